@@ -1,0 +1,83 @@
+"""Hook protocol v1: what a training process and its node's agent say to each other.
+
+A unix stream socket. One frame = 8 bytes (``!II``: header length, blob length), a UTF-8 JSON header, a raw
+blob (only dumps carry one). Standard library only: this file is read by the agent and runs inside the job.
+
+From the hook (``k``):
+
+========== ===================================================================================
+hello      v, pid, rank, world_size, local_rank, job, attempt, world, role, torch, backend,
+           started_ns, command, blind [words], gpu_index, gpu_uuid, job_name, user
+groups     groups [{index, name, desc, backend, ranks, recorder_id}] (whole list, on change)
+progress   t_ns, step, phase, phase_since_ns, groups [[index, enqueued, completed, sequence]]
+steps      columns as in ``collectors.wire.records.Steps`` without id
+phase      t_ns, phase, before, before_s, detail
+exception  type, message, traceback, t_ns
+finish     t_ns (the interpreter ends normally)
+dump       id, recorder ("nccl" | "generic"), format ("pickle" | "json"), error; blob = the raw dump
+stacks     id, threads [{name, frames [outermost first], main}], error
+========== ===================================================================================
+
+From the agent: ``want`` with id and what ("window" | "ring" | "stacks"), ``bye``.
+From ``clusterwatch-run`` (its own connection): ``run`` (pid of the child, job), ``exit`` (pid, code, signal).
+
+Unknown ``k`` and unknown fields are ignored; an unknown ``v`` closes the connection.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any, Final
+
+VERSION: Final = 1
+HEADER_MAX_BYTES: Final = 1024 * 1024
+BLOB_MAX_BYTES: Final = 64 * 1024 * 1024
+_LENGTHS: Final = struct.Struct("!II")
+
+
+class ProtocolError(ValueError):
+    """The other side sent something that is no frame; the connection is closed."""
+
+
+def pack(header: dict[str, Any], blob: bytes = b"") -> bytes:
+    """One frame as bytes. Raises ``ProtocolError`` when it is over a limit."""
+    text = json.dumps(header, separators=(",", ":")).encode()
+    if len(text) > HEADER_MAX_BYTES or len(blob) > BLOB_MAX_BYTES:
+        raise ProtocolError(f"frame of {len(text)} + {len(blob)} bytes is over the limit")
+    return _LENGTHS.pack(len(text), len(blob)) + text + blob
+
+
+class Reader:
+    """Feeds on bytes, gives frames. Keeps at most one frame of HEADER_MAX + BLOB_MAX bytes."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[tuple[dict[str, Any], bytes]]:
+        """Returns the frames completed by ``data``. Raises ``ProtocolError`` on the first bad one."""
+        self._buffer += data
+        frames: list[tuple[dict[str, Any], bytes]] = []
+        while (frame := self._take()) is not None:
+            frames.append(frame)
+        return frames
+
+    def _take(self) -> tuple[dict[str, Any], bytes] | None:
+        if len(self._buffer) < _LENGTHS.size:
+            return None
+        header_bytes, blob_bytes = _LENGTHS.unpack_from(self._buffer)
+        if header_bytes > HEADER_MAX_BYTES or blob_bytes > BLOB_MAX_BYTES:
+            raise ProtocolError(f"frame of {header_bytes} + {blob_bytes} bytes is over the limit")
+        end = _LENGTHS.size + header_bytes + blob_bytes
+        if len(self._buffer) < end:
+            return None
+        text = bytes(self._buffer[_LENGTHS.size : _LENGTHS.size + header_bytes])
+        blob = bytes(self._buffer[_LENGTHS.size + header_bytes : end])
+        del self._buffer[:end]
+        try:
+            header = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ProtocolError(f"header is not JSON: {error}") from error
+        if not isinstance(header, dict):
+            raise ProtocolError("header is not a JSON object")
+        return header, blob

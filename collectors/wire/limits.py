@@ -1,0 +1,38 @@
+"""Bounds of wire v1, checked on both sides. A thing beyond a bound is refused with words, never trimmed silently."""
+
+from typing import Final
+
+PROTOCOL_MAJOR: Final = 1
+PROTOCOL_MINOR: Final = 0
+
+FRAME_MAX_BYTES: Final = 4 * 1024 * 1024
+"""One websocket message, either way."""
+
+RECORD_MAX_BYTES: Final = 3 * 1024 * 1024
+"""One record as it lies in the spool (compressed parts stay compressed)."""
+
+PART_MAX_DECOMPRESSED_BYTES: Final = 32 * 1024 * 1024
+"""What a compressed part (block, trace, stacks) may grow to."""
+
+NAME_MAX_CHARS: Final = 255
+"""Host, job, group, metric and source names; DNS and Slurm both stay below it."""
+
+TEXT_MAX_CHARS: Final = 16_384
+"""Free text: event texts, exception messages, tracebacks."""
+
+GROUPS_PER_RANK_MAX: Final = 4_096
+RANKS_PER_NODE_MAX: Final = 1_024
+RANKS_PER_GROUP_MAX: Final = 1_048_576
+ENTRIES_PER_TRACE_MAX: Final = 200_000
+FRAMES_PER_STACK_MAX: Final = 256
+METRICS_PER_FRAME_MAX: Final = 2_048
+RECORDS_PER_PUT_MAX: Final = 256
+
+CLOCK_AHEAD_MAX_S: Final = 600
+"""A record whose time is further in the server's future than this is rejected."""
+
+RETENTION_MAX_S: Final = 30 * 24 * 3600
+"""A record older than this is acknowledged and counted as expired."""
+
+SILENT_AFTER_S: Final = 3.0
+"""A node that sent nothing for this long is UNKNOWN."""
