@@ -1,0 +1,1 @@
+"""Users, teams, tokens and the audit log."""

@@ -1,0 +1,1 @@
+"""Incidents: one per fingerprint, state moves by conditional update, every change a row of the outbox."""

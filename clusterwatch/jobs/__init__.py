@@ -1,0 +1,1 @@
+"""Jobs, attempts, worlds, ranks, groups, placements and captures. Writes in services, reads in queries."""

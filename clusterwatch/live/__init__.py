@@ -1,0 +1,1 @@
+"""Websocket topics for browsers: numbered deltas, resumed after a gap."""

@@ -1,0 +1,5 @@
+"""Websocket addresses for browsers."""
+
+from django.urls import URLPattern
+
+websocket_urlpatterns: list[URLPattern] = []

@@ -1,0 +1,239 @@
+"""Hot state: packed arrays in Valkey, one blob per gateway and thing, rebuilt within seconds after a loss.
+
+Each gateway writes its own keys once a second; readers overlay all gateways by newest, so gateways
+multiply. Every time here is ns UTC of the SERVER's clock: a gateway turns a node's ages into it, so node
+clocks never matter. Source: DESIGN 2 (Gateway) and 8.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from clusterwatch.store import valkey
+
+EXPIRE_S = 600
+"""A blob nobody rewrote for so long is forgotten."""
+GATEWAY_STALE_S = 30.0
+"""A gateway that wrote nothing for so long is left out of overlays."""
+
+OPEN, CLOSED, CLOSED_CLEAN = 0, 1, 2
+"""``NodeStates.link``: connected; connection closed; closed after a Bye."""
+
+_Columns = TypeVar("_Columns", "NodeStates", "JobProgress")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStates:
+    """Nodes as gateways see them. Columns of length N, one row per node."""
+
+    node_id: NDArray[np.int64]
+    cluster_id: NDArray[np.int64]
+    seen_ns: NDArray[np.int64]
+    """last frame of any kind"""
+    link: NDArray[np.uint8]
+    """OPEN, CLOSED or CLOSED_CLEAN"""
+    link_since_ns: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgress:
+    """Collective progress of one job: N rank rows, M (rank, group) rows."""
+
+    rank_id: NDArray[np.int64]
+    """``jobs.Rank`` primary keys, N"""
+    node_id: NDArray[np.int64]
+    seen_ns: NDArray[np.int64]
+    """last hot frame that carried the rank"""
+    step: NDArray[np.int64]
+    """-1 before the first step"""
+    phase: NDArray[np.uint8]
+    """index into ``collectors.wire.records.PHASES``"""
+    phase_since_ns: NDArray[np.int64]
+    moved_ns: NDArray[np.int64]
+    """last change of any of the rank's numbers"""
+    heard_ns: NDArray[np.int64]
+    """last word of the hook"""
+    row: NDArray[np.int64]
+    """M: index of the rank row"""
+    group_id: NDArray[np.int64]
+    """M: ``jobs.Group`` primary keys"""
+    enqueued: NDArray[np.int64]
+    completed: NDArray[np.int64]
+    sequence: NDArray[np.int64]
+    """M: collective sequence number, -1 unknown"""
+
+
+_RANK_COLUMNS = ("rank_id", "node_id", "seen_ns", "step", "phase", "phase_since_ns", "moved_ns", "heard_ns")
+_GROUP_COLUMNS = ("row", "group_id", "enqueued", "completed", "sequence")
+_DTYPES: dict[str, Any] = {"link": np.uint8, "phase": np.uint8}
+
+
+def _pack(columns: NodeStates | JobProgress) -> bytes:
+    return msgspec.msgpack.encode({f.name: getattr(columns, f.name).tobytes() for f in fields(columns)})
+
+
+def _unpack(data: bytes, kind: type[_Columns]) -> _Columns:
+    raw = msgspec.msgpack.decode(data, type=dict[str, bytes])
+    return kind(**{f.name: np.frombuffer(raw[f.name], dtype=_DTYPES.get(f.name, np.int64)) for f in fields(kind)})
+
+
+def empty_progress() -> JobProgress:
+    return JobProgress(**{f.name: np.empty(0, _DTYPES.get(f.name, np.int64)) for f in fields(JobProgress)})
+
+
+def empty_nodes() -> NodeStates:
+    return NodeStates(**{f.name: np.empty(0, _DTYPES.get(f.name, np.int64)) for f in fields(NodeStates)})
+
+
+# --- what a gateway writes --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MetricArray:
+    """Newest value per slot of one metric: ``values`` float32[S] (NaN = none), ``seen_ns`` int64[S]."""
+
+    values: NDArray[np.float32]
+    seen_ns: NDArray[np.int64]
+
+
+def write_gateway(
+    gateway: str,
+    now_ns: int,
+    nodes: NodeStates,
+    jobs: dict[int, JobProgress],
+    metrics: dict[tuple[int, str], MetricArray],
+) -> None:
+    """One pipelined write of all a gateway knows; called once a second."""
+    pipe = valkey.client().pipeline(transaction=False)
+    pipe.set(valkey.nodes_key(gateway), _pack(nodes), ex=EXPIRE_S)
+    for job_id, progress in jobs.items():
+        pipe.set(valkey.job_key(gateway, job_id), _pack(progress), ex=EXPIRE_S)
+    for (cluster_id, name), array in metrics.items():
+        blob = msgspec.msgpack.encode([array.values.astype("<f4").tobytes(), array.seen_ns.astype("<i8").tobytes()])
+        pipe.set(valkey.metric_key(gateway, cluster_id, name), blob, ex=EXPIRE_S)
+    pipe.zadd(valkey.gateways_key(), {gateway: now_ns / 1e9})
+    pipe.execute()
+
+
+def forget_job(gateway: str, job_id: int) -> None:
+    valkey.client().delete(valkey.job_key(gateway, job_id))
+
+
+# --- what everybody reads ---------------------------------------------------------------------------------
+
+
+def gateways(now_ns: int | None = None) -> list[str]:
+    """Gateways that wrote within ``GATEWAY_STALE_S``, oldest word first."""
+    now_s = (now_ns or time.time_ns()) / 1e9
+    names = valkey.client().zrangebyscore(valkey.gateways_key(), now_s - GATEWAY_STALE_S, "+inf")
+    return [name.decode() for name in names]  # type: ignore[union-attr]
+
+
+def newest_gateway_word_ns() -> int | None:
+    """When any gateway last wrote; None when none ever did (or Valkey came back empty)."""
+    newest = valkey.client().zrange(valkey.gateways_key(), -1, -1, withscores=True)
+    return int(newest[0][1] * 1e9) if newest else None  # type: ignore[index]
+
+
+def read_nodes() -> NodeStates:
+    """All nodes of all gateways; a node known to several has its newest row."""
+    parts = [_unpack(blob, NodeStates) for blob in _blobs(valkey.nodes_key(g) for g in gateways())]
+    if not parts:
+        return empty_nodes()
+    joined = {f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(NodeStates)}
+    keep = _newest(joined["node_id"], joined["seen_ns"])
+    return NodeStates(**{name: column[keep] for name, column in joined.items()})
+
+
+def read_job(job_id: int) -> JobProgress:
+    """Progress of one job over all gateways; a rank known to several has its newest row."""
+    parts = [_unpack(blob, JobProgress) for blob in _blobs(valkey.job_key(g, job_id) for g in gateways())]
+    if not parts:
+        return empty_progress()
+    if len(parts) == 1:
+        return parts[0]
+    return _overlay(parts)
+
+
+def read_metric(cluster_id: int, name: str, slot_count: int) -> MetricArray:
+    """Newest value per slot over all gateways, float32[slot_count]; NaN and 0 ns where nothing came."""
+    values = np.full(slot_count, np.nan, np.float32)
+    seen = np.zeros(slot_count, np.int64)
+    for blob in _blobs(valkey.metric_key(g, cluster_id, name) for g in gateways()):
+        raw = msgspec.msgpack.decode(blob, type=list[bytes])
+        part_values, part_seen = np.frombuffer(raw[0], "<f4"), np.frombuffer(raw[1], "<i8")
+        count = min(slot_count, len(part_values))
+        newer = part_seen[:count] > seen[:count]
+        values[:count][newer] = part_values[:count][newer]
+        seen[:count][newer] = part_seen[:count][newer]
+    return MetricArray(values, seen)
+
+
+def _blobs(keys: Iterable[str]) -> Sequence[bytes]:
+    names = list(keys)
+    return [b for b in valkey.client().mget(names) if b is not None] if names else []  # type: ignore[union-attr]
+
+
+def _newest(ids: NDArray[np.int64], seen_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Rows of the newest word per id, in id order."""
+    order = np.lexsort((seen_ns, ids))
+    last = np.append(ids[order][1:] != ids[order][:-1], True) if len(order) else np.empty(0, bool)
+    return order[last]
+
+
+def _overlay(parts: Sequence[JobProgress]) -> JobProgress:
+    ranks = {n: np.concatenate([getattr(p, n) for p in parts]) for n in _RANK_COLUMNS}
+    offsets = np.cumsum([0, *(len(p.rank_id) for p in parts[:-1])])
+    groups = {n: np.concatenate([getattr(p, n) for p in parts]) for n in _GROUP_COLUMNS[1:]}
+    rows = np.concatenate([p.row + offset for p, offset in zip(parts, offsets, strict=True)])
+    keep = _newest(ranks["rank_id"], ranks["seen_ns"])
+    place = np.full(len(ranks["rank_id"]), -1, np.int64)
+    place[keep] = np.arange(len(keep))
+    kept = place[rows] >= 0
+    return JobProgress(
+        **{n: c[keep] for n, c in ranks.items()},
+        row=place[rows][kept],
+        **{n: c[kept] for n, c in groups.items()},
+    )
+
+
+# --- leases and looks -------------------------------------------------------------------------------------
+
+
+def take_lease(name: str, holder: str, ttl_s: float) -> bool:
+    """True while ``holder`` has the lease; taken when free, renewed when already held."""
+    connection = valkey.client()
+    key = valkey.lease_key(name)
+    if connection.set(key, holder, nx=True, px=int(ttl_s * 1000)):
+        return True
+    if connection.get(key) != holder.encode():
+        return False
+    return bool(connection.pexpire(key, int(ttl_s * 1000)))
+
+
+def drop_lease(name: str, holder: str) -> None:
+    """Gives the lease back, unless another holder has it by now."""
+    script = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0"
+    valkey.client().eval(script, 1, valkey.lease_key(name), holder)
+
+
+def new_holder() -> str:
+    """A name for one process's life, for leases and gateway keys."""
+    return uuid.uuid4().hex[:12]
+
+
+def save_look(job_id: int, blob: bytes) -> None:
+    """Keeps the detector's last look at a job for the next tick."""
+    valkey.client().set(valkey.look_key(job_id), blob, ex=EXPIRE_S)
+
+
+def load_look(job_id: int) -> bytes | None:
+    return valkey.client().get(valkey.look_key(job_id))  # type: ignore[return-value]
