@@ -290,7 +290,5 @@ class Diagnosis:
             {"frames": list(s.frames), "ranks": list(s.ranks), "source": s.source, "role": s.role}
             for s in self.stacks
         ]
-        top["problems"] = [
-            {"source": p.source, "reason": p.reason, "rank": p.rank} for p in self.problems
-        ]
+        top["problems"] = [{"source": p.source, "reason": p.reason, "rank": p.rank} for p in self.problems]
         return top

@@ -79,9 +79,7 @@ class Rank(models.Model):
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(
-                fields=["job", "attempt", "world", "rank"], name="one_process_per_rank"
-            ),
+            models.UniqueConstraint(fields=["job", "attempt", "world", "rank"], name="one_process_per_rank"),
         ]
         indexes = [models.Index(fields=["node", "ref"])]
 

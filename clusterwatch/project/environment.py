@@ -41,7 +41,9 @@ def secret(name: str, environ: Mapping[str, str] = os.environ) -> str | None:
         try:
             return Path(path).read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise EnvironmentFault(f"{PREFIX}{name}_FILE names {path}, which cannot be read: {error}") from error
+            raise EnvironmentFault(
+                f"{PREFIX}{name}_FILE names {path}, which cannot be read: {error}"
+            ) from error
     return None
 
 
@@ -76,7 +78,9 @@ def database(environ: Mapping[str, str] = os.environ) -> Database:
         return Database("clusterwatch", "clusterwatch", "", str(state_dir(environ) / "run"), "")
     parts = urlsplit(url)
     if parts.scheme not in ("postgresql", "postgres"):
-        raise EnvironmentFault(f"{PREFIX}DATABASE_URL must start with postgresql://, not {parts.scheme or 'nothing'}")
+        raise EnvironmentFault(
+            f"{PREFIX}DATABASE_URL must start with postgresql://, not {parts.scheme or 'nothing'}"
+        )
     name = parts.path.lstrip("/")
     if not name:
         raise EnvironmentFault(f"{PREFIX}DATABASE_URL names no database")

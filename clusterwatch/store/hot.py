@@ -82,7 +82,9 @@ def _pack(columns: NodeStates | JobProgress) -> bytes:
 
 def _unpack(data: bytes, kind: type[_Columns]) -> _Columns:
     raw = msgspec.msgpack.decode(data, type=dict[str, bytes])
-    return kind(**{f.name: np.frombuffer(raw[f.name], dtype=_DTYPES.get(f.name, np.int64)) for f in fields(kind)})
+    return kind(
+        **{f.name: np.frombuffer(raw[f.name], dtype=_DTYPES.get(f.name, np.int64)) for f in fields(kind)}
+    )
 
 
 def empty_progress() -> JobProgress:
@@ -117,7 +119,9 @@ def write_gateway(
     for job_id, progress in jobs.items():
         pipe.set(valkey.job_key(gateway, job_id), _pack(progress), ex=EXPIRE_S)
     for (cluster_id, name), array in metrics.items():
-        blob = msgspec.msgpack.encode([array.values.astype("<f4").tobytes(), array.seen_ns.astype("<i8").tobytes()])
+        blob = msgspec.msgpack.encode(
+            [array.values.astype("<f4").tobytes(), array.seen_ns.astype("<i8").tobytes()]
+        )
         pipe.set(valkey.metric_key(gateway, cluster_id, name), blob, ex=EXPIRE_S)
     pipe.zadd(valkey.gateways_key(), {gateway: now_ns / 1e9})
     pipe.execute()

@@ -26,9 +26,7 @@ class IngestCursor(models.Model):
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(
-                fields=["cluster", "node", "epoch", "lane"], name="one_cursor_per_lane"
-            ),
+            models.UniqueConstraint(fields=["cluster", "node", "epoch", "lane"], name="one_cursor_per_lane"),
         ]
 
     def __str__(self) -> str:
