@@ -137,14 +137,14 @@ def forget_job(gateway: str, job_id: int) -> None:
 def gateways(now_ns: int | None = None) -> list[str]:
     """Gateways that wrote within ``GATEWAY_STALE_S``, oldest word first."""
     now_s = (now_ns or time.time_ns()) / 1e9
-    names = valkey.client().zrangebyscore(valkey.gateways_key(), now_s - GATEWAY_STALE_S, "+inf")
-    return [name.decode() for name in names]  # type: ignore[union-attr]
+    names: Any = valkey.client().zrangebyscore(valkey.gateways_key(), now_s - GATEWAY_STALE_S, "+inf")
+    return [name.decode() for name in names]
 
 
 def newest_gateway_word_ns() -> int | None:
     """When any gateway last wrote; None when none ever did (or Valkey came back empty)."""
-    newest = valkey.client().zrange(valkey.gateways_key(), -1, -1, withscores=True)
-    return int(newest[0][1] * 1e9) if newest else None  # type: ignore[index]
+    newest: Any = valkey.client().zrange(valkey.gateways_key(), -1, -1, withscores=True)
+    return int(newest[0][1] * 1e9) if newest else None
 
 
 def read_nodes() -> NodeStates:
@@ -183,14 +183,16 @@ def read_metric(cluster_id: int, name: str, slot_count: int) -> MetricArray:
 
 def _blobs(keys: Iterable[str]) -> Sequence[bytes]:
     names = list(keys)
-    return [b for b in valkey.client().mget(names) if b is not None] if names else []  # type: ignore[union-attr]
+    blobs: Any = valkey.client().mget(names) if names else []
+    return [blob for blob in blobs if blob is not None]
 
 
 def _newest(ids: NDArray[np.int64], seen_ns: NDArray[np.int64]) -> NDArray[np.int64]:
     """Rows of the newest word per id, in id order."""
     order = np.lexsort((seen_ns, ids))
     last = np.append(ids[order][1:] != ids[order][:-1], True) if len(order) else np.empty(0, bool)
-    return order[last]
+    kept: NDArray[np.int64] = order[last]
+    return kept
 
 
 def _overlay(parts: Sequence[JobProgress]) -> JobProgress:
@@ -240,4 +242,5 @@ def save_look(job_id: int, blob: bytes) -> None:
 
 
 def load_look(job_id: int) -> bytes | None:
-    return valkey.client().get(valkey.look_key(job_id))  # type: ignore[return-value]
+    blob: Any = valkey.client().get(valkey.look_key(job_id))
+    return blob if isinstance(blob, bytes) else None

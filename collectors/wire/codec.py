@@ -35,23 +35,28 @@ def encode(message: records.Record) -> bytes:
     """Encodes one message. Raises ``WireError`` when it is larger than a frame may be."""
     data = _encoder.encode(message)
     if len(data) > limits.FRAME_MAX_BYTES:
-        raise WireError("too_large", f"a {type(message).__name__} of {len(data)} bytes is over the frame limit")
+        raise WireError(
+            "too_large", f"a {type(message).__name__} of {len(data)} bytes is over the frame limit"
+        )
     return data
 
 
 def decode_from_node(data: bytes) -> records.FromNode:
     """Decodes what a gateway receives."""
-    return _decode(data, records.FromNode, limits.FRAME_MAX_BYTES)
+    message: records.FromNode = _decode(data, records.FromNode, limits.FRAME_MAX_BYTES)
+    return message
 
 
 def decode_from_gateway(data: bytes) -> records.FromGateway:
     """Decodes what an agent receives."""
-    return _decode(data, records.FromGateway, limits.FRAME_MAX_BYTES)
+    message: records.FromGateway = _decode(data, records.FromGateway, limits.FRAME_MAX_BYTES)
+    return message
 
 
 def decode_record(data: bytes) -> records.Spooled:
     """Decodes the payload of one ``PutItem``."""
-    return _decode(data, records.Spooled, limits.RECORD_MAX_BYTES)
+    record: records.Spooled = _decode(data, records.Spooled, limits.RECORD_MAX_BYTES)
+    return record
 
 
 def _decode(data: bytes, kind: Any, max_bytes: int) -> Any:

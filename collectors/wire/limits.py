@@ -1,4 +1,4 @@
-"""Bounds of wire v1, checked on both sides. A thing beyond a bound is refused with words, never trimmed silently."""
+"""Bounds of wire v1, checked on both sides. Beyond a bound a thing is refused with words, never trimmed."""
 
 from typing import Final
 

@@ -77,7 +77,7 @@ class LaneNext(msgspec.Struct, frozen=True):
     bulk: int
 
 
-class Hello(Record, tag="hello"):
+class Hello(Record, tag="hello", frozen=True):
     """First message of a connection. ``epoch`` is a random id made with the spool folder.
 
     ``credential`` is what a former ``Welcome`` issued; ``enrolment_token`` is needed without one.
@@ -103,7 +103,7 @@ class Hello(Record, tag="hello"):
     nvlink_domain: Name | None = None
 
 
-class Welcome(Record, tag="welcome"):
+class Welcome(Record, tag="welcome", frozen=True):
     """The gateway's answer: what is already stored, and the credential when it was just issued."""
 
     version: str
@@ -113,7 +113,7 @@ class Welcome(Record, tag="welcome"):
     credential: Name | None = None
 
 
-class Refuse(Record, tag="refuse"):
+class Refuse(Record, tag="refuse", frozen=True):
     """The gateway will not talk: ``code`` is stable (``bad_version``, ``bad_credential``, ``revoked``,
     ``foreign_machine``, ``bad_enrolment``, ``bad_hello``, ``too_large``), ``reason`` is for people."""
 
@@ -122,14 +122,14 @@ class Refuse(Record, tag="refuse"):
     retry_after_s: float | None = None
 
 
-class Ack(Record, tag="ack"):
+class Ack(Record, tag="ack", frozen=True):
     """All records of ``lane`` up to ``sequence`` are committed (or rejected and counted)."""
 
     lane: Lane
     sequence: int
 
 
-class Reject(Record, tag="reject"):
+class Reject(Record, tag="reject", frozen=True):
     """One record was not stored and must not be sent again."""
 
     lane: Lane
@@ -137,14 +137,14 @@ class Reject(Record, tag="reject"):
     reason: Text
 
 
-class Slow(Record, tag="slow"):
+class Slow(Record, tag="slow", frozen=True):
     """Please hold ``Put`` messages of this lane for ``pause_s``; hot frames go on."""
 
     lane: Lane
     pause_s: float
 
 
-class CaptureOrder(Record, tag="capture"):
+class CaptureOrder(Record, tag="capture", frozen=True):
     """Collect ``want`` from ``ranks`` (``None``: every rank of the job on this node)."""
 
     capture_id: int
@@ -154,7 +154,7 @@ class CaptureOrder(Record, tag="capture"):
     deadline_s: float = 10.0
 
 
-class Bye(Record, tag="bye"):
+class Bye(Record, tag="bye", frozen=True):
     """A clean stop: the close that follows is not a death."""
 
     reason: Text = ""
@@ -206,7 +206,7 @@ class AgentCost(msgspec.Struct, omit_defaults=True, frozen=True):
     """source -> "ok" or the reason why it gives nothing"""
 
 
-class HotFrame(Record, tag="hot"):
+class HotFrame(Record, tag="hot", frozen=True):
     """Latest values of a node. Lists are per GPU for GPU metrics, of length 1 for host metrics."""
 
     t_ns: int
@@ -218,7 +218,7 @@ class HotFrame(Record, tag="hot"):
 # --- spooled ------------------------------------------------------------------------------------------
 
 
-class Inventory(Record, tag="inventory"):
+class Inventory(Record, tag="inventory", frozen=True):
     """What the node is; sent at start and on change."""
 
     t_ns: int
@@ -244,7 +244,7 @@ class GroupInfo(msgspec.Struct, omit_defaults=True, frozen=True):
     """pg_id in this process's recorder, when known; never comparable between ranks"""
 
 
-class RankInventory(Record, tag="rank_inventory"):
+class RankInventory(Record, tag="rank_inventory", frozen=True):
     """A training process said hello to the agent, or its groups changed."""
 
     t_ns: int
@@ -277,7 +277,7 @@ class ExceptionInfo(msgspec.Struct, omit_defaults=True, frozen=True):
     t_ns: int
 
 
-class RankExit(Record, tag="rank_exit"):
+class RankExit(Record, tag="rank_exit", frozen=True):
     """A training process is gone: time by pidfd, status as far as a non-parent can know it.
 
     ``exit_code`` and ``signal`` come from ``clusterwatch-run`` (the parent) where it ran the process,
@@ -295,7 +295,7 @@ class RankExit(Record, tag="rank_exit"):
     """the hook saw the interpreter finish normally"""
 
 
-class PhaseChange(Record, tag="phase"):
+class PhaseChange(Record, tag="phase", frozen=True):
     """A rank entered ``phase`` at ``t_ns``; ``before`` lasted ``before_s``."""
 
     t_ns: int
@@ -306,7 +306,7 @@ class PhaseChange(Record, tag="phase"):
     detail: Text = ""
 
 
-class Steps(Record, tag="steps"):
+class Steps(Record, tag="steps", frozen=True):
     """Steps one rank finished, columns of equal length."""
 
     t_ns: int
@@ -320,7 +320,7 @@ class Steps(Record, tag="steps"):
     cpu_s: list[float | None]
 
 
-class Trace(Record, tag="trace"):
+class Trace(Record, tag="trace", frozen=True):
     """A recorder ring of one rank: ``columns`` is ``collectors.formats.trace.pack`` output."""
 
     t_ns: int
@@ -343,7 +343,7 @@ class ThreadStack(msgspec.Struct, omit_defaults=True, frozen=True):
     state: Name = ""
 
 
-class Stacks(Record, tag="stacks"):
+class Stacks(Record, tag="stacks", frozen=True):
     """Stacks of one process, by the hook or by py-spy from outside."""
 
     t_ns: int
@@ -358,7 +358,7 @@ class Stacks(Record, tag="stacks"):
     wchan: Name = ""
 
 
-class CaptureDone(Record, tag="capture_done"):
+class CaptureDone(Record, tag="capture_done", frozen=True):
     """The node has sent everything it will send for a capture."""
 
     t_ns: int
@@ -368,7 +368,7 @@ class CaptureDone(Record, tag="capture_done"):
     """rank -> why it gave nothing"""
 
 
-class Event(Record, tag="event"):
+class Event(Record, tag="event", frozen=True):
     """Something happened; ``kind`` is a stable word, ``text`` is for people."""
 
     t_ns: int
@@ -390,7 +390,7 @@ class BlockMetric(msgspec.Struct, omit_defaults=True, frozen=True):
     samples: int
 
 
-class Block(Record, tag="block"):
+class Block(Record, tag="block", frozen=True):
     """One wall minute of a node: ``data`` is ``codec`` compressed, rows in the order of ``metrics``.
 
     Per metric: int64 multiples of ``resolution``, delta per series, zigzag, byte shuffle; zstd over all
@@ -409,7 +409,7 @@ class Block(Record, tag="block"):
         return self.minute_ns
 
 
-class Dropped(Record, tag="dropped"):
+class Dropped(Record, tag="dropped", frozen=True):
     """The spool had to let records go; counted by what they were and why."""
 
     t_ns: int
@@ -457,7 +457,7 @@ class PutItem(msgspec.Struct, frozen=True, array_like=True):
     payload: bytes
 
 
-class Put(Record, tag="put"):
+class Put(Record, tag="put", frozen=True):
     """Records of one lane, sequences rising; a gap means the sender dropped (and reported) records."""
 
     lane: Lane
