@@ -191,7 +191,8 @@ class Finding:
 
     verdict: str
     fault_class: str
-    """``class`` in JSON: hang, crash, hardware, host, storage, software, workload, health, blind, none, unknown"""
+    """``class`` in JSON: hang, crash, hardware, host, storage, software, workload, health, blind, none or
+    unknown"""
     severity: Severity
     summary: str
     """one sentence, at most 200 characters"""

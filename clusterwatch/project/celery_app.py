@@ -1,4 +1,4 @@
-"""The Celery application. Tasks live in ``detect.tasks``; the beat schedule is written by ``detect.schedule``."""
+"""The Celery application. Tasks live in ``detect.tasks``, the beat schedule in ``detect.schedule``."""
 
 import os
 

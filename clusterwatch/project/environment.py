@@ -1,7 +1,7 @@
 """The environment as typed values: every ``CLUSTERWATCH_*`` variable is read here and nowhere else.
 
-A secret may also come as ``CLUSTERWATCH_<NAME>_FILE``. A bad value raises ``EnvironmentFault`` whose text is the one
-clear line a person needs. Source: DESIGN section 3.
+A secret may also come as ``CLUSTERWATCH_<NAME>_FILE``. A bad value raises ``EnvironmentFault`` whose text
+is the one clear line a person needs. Source: DESIGN section 3.
 """
 
 from __future__ import annotations

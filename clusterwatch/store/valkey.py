@@ -14,7 +14,7 @@ CAPTURE_CHANNEL = "capture:notice"
 
 @lru_cache(maxsize=1)
 def client() -> redis.Redis:
-    """A thread-safe blocking client, binary answers, with short timeouts: hot state is never worth waiting for."""
+    """A thread-safe blocking client, binary answers, short timeouts: hot state is never worth waiting for."""
     return redis.Redis.from_url(settings.VALKEY_URL, socket_timeout=5.0, socket_connect_timeout=2.0)
 
 

@@ -102,7 +102,9 @@ def unpack(data: bytes) -> RankTrace:
         size = zstandard.frame_content_size(data)
         if not 0 <= size <= limits.PART_MAX_DECOMPRESSED_BYTES:
             raise TraceError(f"a trace of {size} bytes is over the limit or says no size")
-        raw = zstandard.ZstdDecompressor().decompress(data, max_output_size=limits.PART_MAX_DECOMPRESSED_BYTES)
+        raw = zstandard.ZstdDecompressor().decompress(
+            data, max_output_size=limits.PART_MAX_DECOMPRESSED_BYTES
+        )
         trace = msgspec.msgpack.decode(raw, type=RankTrace)
     except (zstandard.ZstdError, msgspec.MsgspecError, RecursionError) as error:
         raise TraceError(f"not a packed trace: {error}") from error

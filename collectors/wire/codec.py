@@ -5,7 +5,7 @@ Raises ``WireError`` with a sentence that names the fault; nothing else escapes.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -23,7 +23,7 @@ class WireError(ValueError):
         self.code = code
 
 
-@lru_cache(maxsize=None)
+@cache
 def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
     return msgspec.msgpack.Decoder(kind)
 
