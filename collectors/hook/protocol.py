@@ -49,10 +49,14 @@ def pack(header: dict[str, Any], blob: bytes = b"") -> bytes:
 
 
 class Reader:
-    """Feeds on bytes, gives frames. Keeps at most one frame of HEADER_MAX + BLOB_MAX bytes."""
+    """Feeds on bytes, gives frames. Keeps at most one frame of HEADER_MAX + BLOB_MAX bytes.
+
+    ``blob_max_bytes`` may be lowered, e.g. to 0 while no dump was asked for.
+    """
 
     def __init__(self) -> None:
         self._buffer = bytearray()
+        self.blob_max_bytes = BLOB_MAX_BYTES
 
     def feed(self, data: bytes) -> list[tuple[dict[str, Any], bytes]]:
         """Returns the frames completed by ``data``. Raises ``ProtocolError`` on the first bad one."""
@@ -66,7 +70,7 @@ class Reader:
         if len(self._buffer) < _LENGTHS.size:
             return None
         header_bytes, blob_bytes = _LENGTHS.unpack_from(self._buffer)
-        if header_bytes > HEADER_MAX_BYTES or blob_bytes > BLOB_MAX_BYTES:
+        if header_bytes > HEADER_MAX_BYTES or blob_bytes > self.blob_max_bytes:
             raise ProtocolError(f"frame of {header_bytes} + {blob_bytes} bytes is over the limit")
         end = _LENGTHS.size + header_bytes + blob_bytes
         if len(self._buffer) < end:
