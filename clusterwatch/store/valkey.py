@@ -45,3 +45,36 @@ def look_key(job_id: int) -> str:
 
 def lease_key(name: str) -> str:
     return f"lease:{name}"
+
+
+def frame_head_key(topic: str) -> str:
+    """``<epoch> <number>`` of a topic's newest live frame."""
+    return f"frames:{topic}:head"
+
+
+def frame_full_key(topic: str) -> str:
+    return f"frames:{topic}:full"
+
+
+def frame_deltas_key(topic: str) -> str:
+    return f"frames:{topic}:deltas"
+
+
+def frame_channel(topic: str) -> str:
+    """The pub/sub channel that announces a topic's frames."""
+    return f"frames/{topic}"
+
+
+def frame_topic(channel: bytes) -> str:
+    """The topic of a channel named by ``frame_channel``."""
+    return channel.decode().removeprefix("frames/")
+
+
+def watched_key() -> str:
+    """Sorted set: topic -> until when (seconds UTC) it counts as watched."""
+    return "frames:watched"
+
+
+def percentiles_key(cluster_id: int, metric: str) -> str:
+    """List of fleet percentiles, newest first."""
+    return f"hot:percentiles:{cluster_id}:{metric}"
