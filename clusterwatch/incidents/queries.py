@@ -9,12 +9,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import zstandard
-from django.contrib.auth.models import AnonymousUser
 from django.db.models import Case, IntegerField, Q, QuerySet, Value, When
 
 from clusterwatch.accounts.models import User
 from clusterwatch.incidents.models import LIVE_STATES, Evidence, Incident
-from clusterwatch.jobs.queries import jobs_for
+from clusterwatch.jobs.queries import for_user as jobs_for_user
 
 EVIDENCE_MAX_BYTES = 8 * 1024 * 1024
 """A piece of evidence is never unpacked beyond this."""
@@ -29,14 +28,12 @@ _WEIGHT = Case(
 )
 
 
-def incidents_for(user: User | AnonymousUser) -> QuerySet[Incident]:
-    """Incidents a person may see: those of visible jobs, and those of no job."""
+def for_user(user: User | Any) -> QuerySet[Incident]:
+    """Incidents a person may see: those of jobs the person may see, and those of no job."""
     incidents = Incident.objects.select_related("cluster", "job", "node")
-    if isinstance(user, User) and (user.is_staff or user.role in (User.Role.OPERATOR, User.Role.ADMIN)):
-        return incidents
-    if not isinstance(user, User):
+    if not getattr(user, "is_authenticated", False):
         return incidents.none()
-    return incidents.filter(Q(job__isnull=True) | Q(job__in=jobs_for(user).values("pk")))
+    return incidents.filter(Q(job__isnull=True) | Q(job__in=jobs_for_user(user).order_by().values("pk")))
 
 
 def live_first(incidents: QuerySet[Incident]) -> QuerySet[Incident]:

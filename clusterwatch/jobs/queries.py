@@ -12,7 +12,7 @@ from django.contrib.auth.models import AnonymousUser
 from django.db.models import Q, QuerySet
 
 from clusterwatch.accounts.models import User
-from clusterwatch.jobs.models import Group, Job, Rank
+from clusterwatch.jobs.models import Capture, Group, Job, Rank
 from clusterwatch.store import hot
 from collectors.wire.limits import SILENT_AFTER_S
 from collectors.wire.records import PHASES
@@ -211,7 +211,10 @@ def group_views(job: Job, groups: Sequence[Group], ranks: Sequence[Rank]) -> lis
     rank_of = {rank.pk: rank.rank for rank in ranks}
     numbers: dict[int, dict[int, int]] = {}
     moved: dict[int, int] = {}
-    best = [s if s >= 0 else e for s, e in zip(progress.sequence.tolist(), progress.enqueued.tolist(), strict=True)]
+    best = [
+        s if s >= 0 else e
+        for s, e in zip(progress.sequence.tolist(), progress.enqueued.tolist(), strict=True)
+    ]
     for row, group_id, number in zip(progress.row.tolist(), progress.group_id.tolist(), best, strict=True):
         rank = rank_of.get(int(progress.rank_id[row]))
         if rank is None:
@@ -244,8 +247,37 @@ def _group_view(group: Group, numbers: dict[int, int], moved_ns: int, now_ns: in
     )
 
 
-def groups_of(job: Job) -> QuerySet[Group]:
-    return Group.objects.filter(job=job, attempt=job.attempt).order_by("world", "id")
+def groups_of(job: Job, attempt: int | None = None) -> QuerySet[Group]:
+    """Process groups of one attempt (``None``: the newest), by name."""
+    wanted = job.attempt if attempt is None else attempt
+    return Group.objects.filter(job=job, attempt=wanted).order_by("world", "name", "desc", "id")
+
+
+def active_jobs(cluster_id: int | None = None) -> QuerySet[Job]:
+    """Jobs that have not ended, newest first."""
+    jobs = Job.objects.filter(ended_at__isnull=True).select_related("cluster").order_by("-started_at")
+    return jobs if cluster_id is None else jobs.filter(cluster_id=cluster_id)
+
+
+def current_ranks(job: Job) -> QuerySet[Rank]:
+    """Every rank of the job's newest attempt, exited ones too, by world and rank."""
+    ranks = Rank.objects.filter(job=job, attempt=job.attempt)
+    return ranks.select_related("node").order_by("world", "rank")
+
+
+def newest_by_key(cluster_id: int, key: str) -> Job | None:
+    """The newest job with the scheduler's id ``key``, ended or not."""
+    return Job.objects.filter(cluster_id=cluster_id, key=key).order_by("-id").first()
+
+
+def open_captures() -> QuerySet[Capture]:
+    """Captures that still wait for an answer, oldest first."""
+    return Capture.objects.filter(state=Capture.State.REQUESTED).select_related("job").order_by("id")
+
+
+def ranks_by_ref(node_id: int, epoch: str) -> QuerySet[Rank]:
+    """Ranks a node announced in one epoch of its spool and that have not exited."""
+    return Rank.objects.filter(node_id=node_id, epoch=epoch, exited_at__isnull=True).order_by("id")
 
 
 def group_shapes(groups: Iterable[GroupView]) -> list[GroupShape]:

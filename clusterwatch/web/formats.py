@@ -70,7 +70,10 @@ def bar(value: float | None, width: int = 40) -> SafeString:
 def pill(badge: words.Badge, kind: str = "") -> SafeString:
     """State as tint, glyph and word; ``kind`` "plain" has no tint."""
     return format_html(
-        '<span class="pill {0} {1}"><i class="g" aria-hidden="true"></i>{2}</span>', badge.state, kind, badge.word
+        '<span class="pill {0} {1}"><i class="g" aria-hidden="true"></i>{2}</span>',
+        badge.state,
+        kind,
+        badge.word,
     )
 
 

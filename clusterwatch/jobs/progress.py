@@ -1,0 +1,301 @@
+"""Progress of jobs, ranks and groups: database rows joined with what hot state says of them right now.
+
+The words for a rank are those of the live topic ``job:<id>`` (``live/README.md``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from clusterwatch.jobs.models import Group, Job, Rank
+from clusterwatch.store import hot
+from collectors.wire.limits import SILENT_AFTER_S
+from collectors.wire.records import PHASES
+
+MOVING_WITHIN_S = 3.0
+"""A rank that moved within so long is moving; a group whose waiters have not is shown as stuck."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankView:
+    """One process with its newest word. Times are aware datetimes; None = not known."""
+
+    id: int
+    rank: int
+    world: str
+    role: str
+    attempt: int
+    world_size: int
+    host: str
+    node_id: int
+    pid: int
+    local_rank: int | None
+    gpu_index: int | None
+    gpu_uuid: str
+    backend: str
+    state: str
+    """``moving``, ``waiting``, ``behind``, ``still``, ``ended``, ``failed``, ``stopped``, ``unknown``"""
+    why: str
+    """what the state rests on, for people; empty where the state says it all"""
+    step: int | None
+    phase: str | None
+    phase_since: datetime | None
+    last_progress_at: datetime | None
+    heard_at: datetime | None
+    exited_at: datetime | None
+    exit_code: int | None
+    exit_signal: int | None
+    exception: dict[str, Any] | None
+    blind: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """One process group and how far each member is. Rank lists are global ranks, sorted."""
+
+    id: int
+    name: str
+    desc: str
+    backend: str
+    world: str
+    ranks: tuple[int, ...]
+    state: str
+    """``ok``, ``stuck`` or ``unknown``"""
+    sequence: int | None
+    """the newest call any member issued"""
+    joined: tuple[int, ...] = ()
+    missing: tuple[int, ...] = ()
+    unreported: tuple[int, ...] = ()
+    moved_at: datetime | None = None
+
+    @property
+    def label(self) -> str:
+        return self.desc or self.name
+
+
+@dataclass(frozen=True, slots=True)
+class GroupShape:
+    """Groups of one kind and size: ``4 tp groups of 2: 3 ok, 1 stuck``."""
+
+    kind: str
+    size: int
+    groups: tuple[GroupView, ...]
+    """stuck first, then unknown"""
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class JobLive:
+    """A job's progress in one line."""
+
+    step: int | None
+    last_progress_at: datetime | None
+    reported: int
+    expected: int
+
+
+def _at(ns: int) -> datetime | None:
+    return datetime.fromtimestamp(ns / 1e9, UTC) if ns > 0 else None
+
+
+def job_live(job_ids: Iterable[int]) -> dict[int, JobLive]:
+    """Progress of each job from hot state; a job nobody reports is left out."""
+    found = {}
+    fresh_ns = time.time_ns() - int(SILENT_AFTER_S * 1e9)
+    for job_id in job_ids:
+        progress = hot.read_job(job_id)
+        if not len(progress.rank_id):
+            continue
+        found[job_id] = JobLive(
+            step=int(progress.step.max()) if progress.step.max() >= 0 else None,
+            last_progress_at=_at(int(progress.moved_ns.max())),
+            reported=int((progress.seen_ns >= fresh_ns).sum()),
+            expected=len(progress.rank_id),
+        )
+    return found
+
+
+class _Looks:
+    """Hot state of one job, read once, with what each rank's state rests on."""
+
+    def __init__(self, job_id: int) -> None:
+        self.now_ns = time.time_ns()
+        self.progress = hot.read_job(job_id)
+        nodes = hot.read_nodes()
+        links = zip(nodes.link.tolist(), nodes.seen_ns.tolist(), strict=True)
+        self.nodes: dict[int, tuple[int, int]] = dict(zip(nodes.node_id.tolist(), links, strict=True))
+        self.row_of = {rank_id: row for row, rank_id in enumerate(self.progress.rank_id.tolist())}
+        self.waiting, self.behind = _waiting_and_behind(self.progress)
+
+    def state(self, rank: Rank) -> tuple[str, str]:
+        """One of the state words, and why."""
+        if rank.exited_at is not None:
+            return _exit_words(rank)
+        row = self.row_of.get(rank.pk)
+        node = self.nodes.get(rank.node_id)
+        if row is None or node is None:
+            return "unknown", "no hot frame carries this rank"
+        if node[0] != hot.OPEN:
+            return "unknown", "the agent's connection is closed"
+        if self._older(node[1], SILENT_AFTER_S):
+            return "unknown", "the node is silent"
+        if rank.process_state == "stopped":
+            return "stopped", "the process is stopped (state T)"
+        if not self._older(int(self.progress.moved_ns[row]), MOVING_WITHIN_S):
+            return "moving", ""
+        if row in self.behind:
+            return "behind", "peers wait in a call this rank has not issued"
+        if row in self.waiting:
+            return "waiting", "waits inside a call for others"
+        return "still", "neither moves nor waits in a call"
+
+    def _older(self, at_ns: int, seconds: float) -> bool:
+        return self.now_ns - at_ns > seconds * 1e9
+
+
+def _exit_words(rank: Rank) -> tuple[str, str]:
+    if rank.exit_signal:
+        return "failed", f"ended by signal {rank.exit_signal}"
+    if rank.exit_code:
+        return "failed", f"exit code {rank.exit_code}"
+    if rank.clean_exit or rank.exit_code == 0:
+        return "ended", ""
+    return "failed", "ended without a clean exit"
+
+
+def _waiting_and_behind(progress: hot.JobProgress) -> tuple[set[int], set[int]]:
+    """Rows of ranks with a call of their own in flight, and of ranks below a front at which peers wait."""
+    calls = zip(
+        progress.row.tolist(),
+        progress.group_id.tolist(),
+        progress.enqueued.tolist(),
+        progress.completed.tolist(),
+        progress.sequence.tolist(),
+        strict=True,
+    )
+    waiting: set[int] = set()
+    issued: dict[int, dict[int, int]] = {}
+    for row, group, enqueued, completed, sequence in calls:
+        issued.setdefault(group, {})[row] = sequence if sequence >= 0 else enqueued
+        if enqueued > completed:
+            waiting.add(row)
+    behind = {
+        row
+        for members in issued.values()
+        for row, number in members.items()
+        if number < max(members.values()) and any(r in waiting for r, n in members.items() if n > number)
+    }
+    return waiting, behind - waiting
+
+
+def rank_views(job: Job, ranks: Sequence[Rank]) -> list[RankView]:
+    """Each of ``ranks`` with its newest word.
+
+    Cost: two reads of hot state, linear in ranks and (rank, group) rows.
+    """
+    looks = _Looks(job.pk)
+    return [_rank_view(rank, looks) for rank in ranks]
+
+
+def _rank_view(rank: Rank, looks: _Looks) -> RankView:
+    state, why = looks.state(rank)
+    row, progress = looks.row_of.get(rank.pk), looks.progress
+    step = int(progress.step[row]) if row is not None else -1
+    phase = int(progress.phase[row]) if row is not None else 0
+    return RankView(
+        id=rank.pk,
+        rank=rank.rank,
+        world=rank.world,
+        role=rank.role,
+        attempt=rank.attempt,
+        world_size=rank.world_size,
+        host=rank.host,
+        node_id=rank.node_id,
+        pid=rank.pid,
+        local_rank=rank.local_rank,
+        gpu_index=rank.gpu_index,
+        gpu_uuid=rank.gpu_uuid,
+        backend=rank.backend,
+        state=state,
+        why=why,
+        step=step if step >= 0 else None,
+        phase=PHASES[phase] if 0 < phase < len(PHASES) else None,
+        phase_since=None if row is None else _at(int(progress.phase_since_ns[row])),
+        last_progress_at=None if row is None else _at(int(progress.moved_ns[row])),
+        heard_at=None if row is None else _at(int(progress.heard_ns[row])),
+        exited_at=rank.exited_at,
+        exit_code=rank.exit_code,
+        exit_signal=rank.exit_signal,
+        exception=rank.exception,
+        blind=tuple(str(word) for word in rank.blind),
+    )
+
+
+def group_views(job: Job, groups: Sequence[Group], ranks: Sequence[Rank]) -> list[GroupView]:
+    """How far each member of each group is, from hot state.
+
+    Cost: linear in (rank, group) rows.
+    """
+    progress, now_ns = hot.read_job(job.pk), time.time_ns()
+    rank_of = {rank.pk: rank.rank for rank in ranks}
+    numbers: dict[int, dict[int, int]] = {}
+    moved: dict[int, int] = {}
+    best = [
+        s if s >= 0 else e
+        for s, e in zip(progress.sequence.tolist(), progress.enqueued.tolist(), strict=True)
+    ]
+    for row, group_id, number in zip(progress.row.tolist(), progress.group_id.tolist(), best, strict=True):
+        rank = rank_of.get(int(progress.rank_id[row]))
+        if rank is None:
+            continue
+        numbers.setdefault(group_id, {})[rank] = number
+        moved[group_id] = max(moved.get(group_id, 0), int(progress.moved_ns[row]))
+    return [_group_view(g, numbers.get(g.pk, {}), moved.get(g.pk, 0), now_ns) for g in groups]
+
+
+def _group_view(group: Group, numbers: dict[int, int], moved_ns: int, now_ns: int) -> GroupView:
+    members = tuple(sorted(group.ranks))
+    front = max(numbers.values(), default=-1)
+    joined = tuple(r for r in members if numbers.get(r) == front) if front >= 0 else ()
+    missing = tuple(r for r in members if r in numbers and numbers[r] < front)
+    still = moved_ns > 0 and now_ns - moved_ns > MOVING_WITHIN_S * 1e9
+    state = "unknown" if not numbers else "stuck" if missing and still else "ok"
+    return GroupView(
+        id=group.pk,
+        name=group.name,
+        desc=group.desc,
+        backend=group.backend,
+        world=group.world,
+        ranks=members,
+        state=state,
+        sequence=front if front >= 0 else None,
+        joined=joined,
+        missing=missing,
+        unreported=tuple(r for r in members if r not in numbers),
+        moved_at=_at(moved_ns),
+    )
+
+
+def group_shapes(groups: Iterable[GroupView]) -> list[GroupShape]:
+    """Groups folded by kind (description without its numbers) and size, standing ones first."""
+    folded: dict[tuple[str, int], list[GroupView]] = {}
+    for group in groups:
+        folded.setdefault((_kind(group), len(group.ranks)), []).append(group)
+    order = {"stuck": 0, "unknown": 1, "ok": 2}
+    shapes = []
+    for (kind, size), members in folded.items():
+        members.sort(key=lambda g: (order[g.state], g.id))
+        counts = {state: sum(g.state == state for g in members) for state in order}
+        shapes.append(GroupShape(kind, size, tuple(members), {k: v for k, v in counts.items() if v}))
+    return sorted(shapes, key=lambda s: (order[s.groups[0].state], -s.size, s.kind))
+
+
+def _kind(group: GroupView) -> str:
+    """``tp`` of ``tp``, ``tp_0`` or ``tensor.3.8``; the name where there is no description."""
+    text = group.desc or ("" if group.name.isdigit() else group.name)
+    kind = text.rstrip("0123456789._-:[]() ")
+    return kind.lower() or "unnamed"
