@@ -44,7 +44,16 @@ def secret(name: str, environ: Mapping[str, str] = os.environ) -> str | None:
             raise EnvironmentFault(
                 f"{PREFIX}{name}_FILE names {path}, which cannot be read: {error}"
             ) from error
-    return None
+    return kept_secret(name, environ) if name in KEPT_SECRETS else None
+
+
+def kept_secret(name: str, environ: Mapping[str, str] = os.environ) -> str | None:
+    """What the supervisor keeps in ``<state>/secrets/<name in lower case>``; None when it is not there."""
+    try:
+        text = (state_dir(environ) / "secrets" / name.lower()).read_text(encoding="utf-8")
+    except OSError:
+        return None
+    return text.strip() or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +143,30 @@ def secret_key(environ: Mapping[str, str] = os.environ) -> str:
 def public_url(environ: Mapping[str, str] = os.environ) -> str:
     """The address people open, without a trailing slash."""
     return environ.get(PREFIX + "URL", "http://127.0.0.1:8642").rstrip("/")
+
+
+RETENTION_DAYS = {
+    "raw_block": 14,
+    "node_minute": 90,
+    "steps": 3,
+    "trace": 30,
+    "stacks": 30,
+    "event": 365,
+    "phase": 180,
+}
+"""How long each class of series is kept when nothing else is set."""
+
+
+def retention_days(environ: Mapping[str, str] = os.environ) -> dict[str, int]:
+    """``RETENTION_DAYS_<CLASS>`` (e.g. ``CLUSTERWATCH_RETENTION_DAYS_RAW_BLOCK=30``), whole days, 1 to 3650."""
+    found = dict(RETENTION_DAYS)
+    for name in found:
+        variable = f"{PREFIX}RETENTION_DAYS_{name.upper()}"
+        if value := environ.get(variable):
+            if not value.isdecimal() or not 1 <= int(value) <= 3650:
+                raise EnvironmentFault(f"{variable} must be whole days from 1 to 3650, not {value!r}")
+            found[name] = int(value)
+    return found
 
 
 def bind(name: str, default: str, environ: Mapping[str, str] = os.environ) -> tuple[str, int]:

@@ -16,6 +16,7 @@ try:
     VALKEY_URL = environment.valkey_url()
     CELERY_BROKER_URL = environment.celery_broker_url()
     PUBLIC_URL = environment.public_url()
+    RETENTION_DAYS = environment.retention_days()
 except environment.EnvironmentFault as fault:
     if os.environ.get("CLUSTERWATCH_SETTINGS_RAISE"):
         raise
