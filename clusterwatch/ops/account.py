@@ -52,7 +52,9 @@ def server_account() -> Account | None:
             continue
         if entry.pw_uid != 0:
             return Account(name, entry.pw_uid, entry.pw_gid)
-    raise OpsError("PostgreSQL cannot run as root and there is no user postgres or nobody: start as a plain user.")
+    raise OpsError(
+        "PostgreSQL cannot run as root and there is no user postgres or nobody: start as a plain user."
+    )
 
 
 def can_reach(path: Path, account: Account | None) -> bool:

@@ -109,7 +109,9 @@ def _checked_postgres(folder: Path, origin: str) -> Binaries:
     version = _version_of(folder / "postgres")
     binaries = Binaries(folder, origin, version)
     if binaries.major < OLDEST_POSTGRES_MAJOR:
-        raise OpsError(f"PostgreSQL {version} in {folder} is too old: {OLDEST_POSTGRES_MAJOR} or newer is needed.")
+        raise OpsError(
+            f"PostgreSQL {version} in {folder} is too old: {OLDEST_POSTGRES_MAJOR} or newer is needed."
+        )
     return binaries
 
 
@@ -124,7 +126,9 @@ def _checked_valkey(path: Path, origin: str) -> Binaries:
 def _version_of(program: Path) -> str:
     """Asks the program itself; a binary for another machine or libc fails here, not at the first start."""
     try:
-        answer = subprocess.run([str(program), "--version"], capture_output=True, text=True, timeout=20, check=True)
+        answer = subprocess.run(
+            [str(program), "--version"], capture_output=True, text=True, timeout=20, check=True
+        )
     except (OSError, subprocess.SubprocessError) as fault:
         raise OpsError(f"{program} does not run on this machine: {fault}") from fault
     match = _VERSION.search(answer.stdout)

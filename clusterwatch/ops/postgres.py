@@ -25,7 +25,8 @@ from clusterwatch.ops.account import Account, can_reach, server_account
 from clusterwatch.ops.binaries import Binaries, find_postgres
 from clusterwatch.ops.errors import OpsError, ServerFailed
 from clusterwatch.ops.proc import process_cwd, send_signal
-from clusterwatch.ops.state import INSTALLED_STATE_DIR, SECRET_MODE, StateFolder, explained, socket_folder
+from clusterwatch.ops.state import SECRET_MODE, StateFolder, explained, socket_folder
+from collectors.config import INSTALLED_STATE_DIR
 
 PORT = 5432  # only a part of the socket's name: no TCP port is opened
 ADMIN_ROLE = "clusterwatch_admin"
@@ -92,6 +93,13 @@ class PostgresServer:
             return False
         return True
 
+    def bring_up(self) -> bool:
+        """Whether the server answers and holds the product's database, which is made when missing."""
+        if not self.is_ready():
+            return False
+        self.ensure_database()
+        return True
+
     def ensure_database(self) -> None:
         """Makes the product's role and database; safe to repeat.
 
@@ -102,7 +110,9 @@ class PostgresServer:
             known = connection.execute("select 1 from pg_roles where rolname = %s", (APP_ROLE,)).fetchone()
             verb = sql.SQL("alter" if known else "create")
             connection.execute(
-                sql.SQL("{} role {} login createdb password {}").format(verb, role, sql.Literal(self.app_password))
+                sql.SQL("{} role {} login createdb password {}").format(
+                    verb, role, sql.Literal(self.app_password)
+                )
             )
             if not connection.execute("select 1 from pg_database where datname = %s", (DATABASE,)).fetchone():
                 connection.execute(sql.SQL("create database {} owner {}").format(database, role))
@@ -238,11 +248,19 @@ def _initialise(server: PostgresServer) -> None:
     identity = server.account.identity() if server.account else {}
     try:
         subprocess.run(
-            command, check=True, capture_output=True, text=True, timeout=INITDB_TIMEOUT_S, cwd=home, **identity
+            command,
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=INITDB_TIMEOUT_S,
+            cwd=home,
+            **identity,
         )
         partial.rename(server.data_dir)
     except subprocess.CalledProcessError as fault:
-        lines = [line for line in fault.stderr.splitlines() if "error" in line.lower()] or [fault.stderr.strip()]
+        lines = [line for line in fault.stderr.splitlines() if "error" in line.lower()] or [
+            fault.stderr.strip()
+        ]
         raise ServerFailed(f"PostgreSQL could not be initialised in {home}: {lines[-1][:300]}") from fault
     except (OSError, subprocess.TimeoutExpired) as fault:
         raise ServerFailed(f"PostgreSQL could not be initialised in {home}: {fault}") from fault

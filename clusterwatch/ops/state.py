@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import os
 import secrets
 import stat
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,32 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from clusterwatch.ops.errors import OpsError
+from collectors.config import short_socket_path
 
 STATE_FOLDER_MODE = 0o711
 PRIVATE_FOLDER_MODE = 0o700
 SECRET_MODE = 0o600
 PUBLIC_FILE_MODE = 0o644
-
-# sun_path holds 108 bytes with its closing zero (unix(7)); some clients append a suffix, so stay well below.
-SOCKET_PATH_LIMIT_BYTES = 90
-
-INSTALLED_STATE_DIR = Path("/var/lib/clusterwatch")
-
-
-def default_state_dir(environ: Mapping[str, str], prefix: str = sys.prefix) -> Path:
-    """The state folder: CLUSTERWATCH_STATE_DIR, else the checkout's, else the installed one.
-
-    Args:
-        environ: the process environment.
-        prefix: the virtual environment; a `.venv` beside a `pyproject.toml` marks a checkout.
-    """
-    chosen = environ.get("CLUSTERWATCH_STATE_DIR", "")
-    if chosen:
-        return Path(chosen).absolute()
-    venv = Path(prefix)
-    if venv.name == ".venv" and (venv.parent / "pyproject.toml").is_file():
-        return venv.parent / ".clusterwatch"
-    return INSTALLED_STATE_DIR
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,16 +119,15 @@ def socket_folder(preferred: Path, longest_name: str, owner: tuple[int, int] | N
     Raises:
         OpsError: the short folder exists and belongs to somebody else.
     """
-    folder = preferred
-    if len(os.fsencode(preferred / longest_name)) > SOCKET_PATH_LIMIT_BYTES:
-        digest = hashlib.sha256(os.fsencode(preferred)).hexdigest()[:12]
-        folder = _short_base() / f"clusterwatch-{os.geteuid()}-{digest}"
+    folder = short_socket_path(preferred / longest_name).parent
     wanted_uid, wanted_gid = owner or (os.geteuid(), os.getegid())
     with explained(f"the socket folder {folder}"):
         folder.mkdir(mode=PRIVATE_FOLDER_MODE, exist_ok=True)
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (wanted_uid, os.geteuid()):
-            raise OpsError(f"The socket folder {folder} is not ours: remove it or set a shorter state folder.")
+            raise OpsError(
+                f"The socket folder {folder} is not ours: remove it or set a shorter state folder."
+            )
         if found.st_uid != wanted_uid:
             os.chown(folder, wanted_uid, wanted_gid, follow_symlinks=False)
         folder.chmod(PRIVATE_FOLDER_MODE)
@@ -187,13 +164,3 @@ def _probe_write(root: Path) -> None:
         file.write(b"\0" * 4096)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _short_base() -> Path:
-    """Where short socket folders go: /run for root, the user's own runtime folder, else /tmp."""
-    if os.geteuid() == 0 and os.access("/run", os.W_OK):
-        return Path("/run")
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    if runtime and len(runtime) < 40 and os.access(runtime, os.W_OK):
-        return Path(runtime)
-    return Path("/tmp")  # noqa: S108  the owner and kind of the folder are checked before use

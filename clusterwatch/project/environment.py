@@ -44,7 +44,7 @@ def secret(name: str, environ: Mapping[str, str] = os.environ) -> str | None:
             raise EnvironmentFault(
                 f"{PREFIX}{name}_FILE names {path}, which cannot be read: {error}"
             ) from error
-    return kept_secret(name, environ) if name in KEPT_SECRETS else None
+    return None
 
 
 def kept_secret(name: str, environ: Mapping[str, str] = os.environ) -> str | None:
@@ -82,7 +82,7 @@ class Database:
 
 def database(environ: Mapping[str, str] = os.environ) -> Database:
     """Reads DATABASE_URL; without it the embedded server's well-known socket under the state folder."""
-    url = secret("DATABASE_URL", environ)
+    url = secret("DATABASE_URL", environ) or kept_secret("DATABASE_URL", environ)
     if not url:
         return Database("clusterwatch", "clusterwatch", "", str(state_dir(environ) / "run"), "")
     parts = urlsplit(url)
@@ -109,7 +109,8 @@ def database(environ: Mapping[str, str] = os.environ) -> Database:
 
 def valkey_url(environ: Mapping[str, str] = os.environ) -> str:
     """``unix:///path?db=0``, ``redis://`` or ``rediss://``; default: the embedded server's socket."""
-    url = secret("VALKEY_URL", environ) or f"unix://{state_dir(environ)}/run/valkey.sock?db=0"
+    url = secret("VALKEY_URL", environ) or kept_secret("VALKEY_URL", environ)
+    url = url or f"unix://{state_dir(environ)}/run/valkey.sock?db=0"
     if urlsplit(url).scheme not in ("unix", "redis", "rediss"):
         raise EnvironmentFault(f"{PREFIX}VALKEY_URL must start with unix://, redis:// or rediss://")
     return url

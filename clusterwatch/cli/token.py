@@ -1,0 +1,32 @@
+"""`clusterwatch token`: makes tokens. The secret is shown once, as the last word."""
+
+from __future__ import annotations
+
+import argparse
+
+from clusterwatch.cli.database import use_database
+
+KINDS = ("user", "enrolment")
+SCOPES = ("read", "write", "admin", "ingest")
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command's arguments."""
+    parser = subparsers.add_parser("token", description=__doc__)
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    create = actions.add_parser("create", help="make a token")
+    create.add_argument("--kind", choices=KINDS, default="user")
+    create.add_argument("--scope", choices=SCOPES, default="read")
+    create.add_argument("--name", default="", help="what it is for")
+    create.add_argument("--cluster", default="", help="limit it to one cluster (needed for enrolment)")
+    parser.set_defaults(command="token")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Makes the token."""
+    use_database()
+    from clusterwatch.accounts.services import create_token
+
+    secret = create_token(args.kind, args.scope, name=args.name, cluster=args.cluster)
+    print(f"{args.kind} token with scope {args.scope}: {secret}")
+    return 0
