@@ -1,4 +1,4 @@
-"""The exactly-once key of the wire: one row per (cluster, node, epoch, lane), locked and advanced by each commit."""
+"""Exactly once: one cursor per (cluster, node, epoch, lane), locked and advanced by each commit."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def lock(keys: Iterable[LaneKey]) -> dict[LaneKey, int]:
                 "INSERT INTO store_ingestcursor (cluster, node, epoch, lane, sequence, stored_count,"
                 " rejected_count, expired_count, dropped_count, updated_at)"
                 " SELECT k.cluster, k.node, k.epoch, k.lane, 0, 0, 0, 0, 0, now()"
-                " FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[]) AS k(cluster, node, epoch, lane)"
+                " FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[])"
+                " AS k(cluster, node, epoch, lane)"
                 " ON CONFLICT (cluster, node, epoch, lane) DO NOTHING",
                 _columns([key for key in wanted if key not in found]),
             )

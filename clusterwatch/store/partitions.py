@@ -1,8 +1,8 @@
 """Time-partitioned series tables: what they are, partitions made ahead, and retention by dropping them.
 
 A row is never deleted: a partition whose newest row is older than its table's retention is dropped whole.
-Every table is partitioned by its ``t_ns`` (integer ns UTC); a partition is named ``<table>_p<YYYYMMDD>`` after
-its first day. Works on PostgreSQL 15 to 18 with plain declarative partitioning, no extension.
+Every table is partitioned by its ``t_ns`` (integer ns UTC); a partition is named ``<table>_p<YYYYMMDD>``
+after its first day. Works on PostgreSQL 15 to 18 with plain declarative partitioning, no extension.
 """
 
 from __future__ import annotations
