@@ -1,0 +1,160 @@
+"""Counts training steps by the optimizer, told apart from everything else that calls ``step()``.
+
+In: torch's global optimizer post-step hook, collective and batch counts. Out: columns of the protocol's
+``steps`` and the number of the last finished step (1 after the first).
+
+One optimizer, the first that stepped, leads: each of its steps ends a training step. So chained optimizers
+and one optimizer per parameter (optimizer-in-backward) count once. A second call with no collective, batch
+or backward pass since the last one belongs to the same step. A step that a gradient scaler skipped calls no
+hook: where the number of collectives per step is constant, a gap of k times that number counts k steps.
+Without any torch optimizer (fully custom ones) batches of the data loader count instead, from the 64th on;
+with gradient accumulation that counts micro-batches.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from .watch import Watch
+
+SAME_PERIOD = 3
+"""So many equal gaps in a row make a period."""
+SKIPPED_MAX = 64
+LEADER_LOST_AFTER = 3
+"""Another optimizer that stepped so often without the leader takes over."""
+BATCHES_WITHOUT_OPTIMIZER = 64
+ROWS_MAX = 1_000
+"""Finished steps kept until the thread fetches them; the oldest go first."""
+
+Row = tuple[int, int, float, float, float, float, float]
+"""step, end ns UTC, duration s, data wait s, checkpoint s, GC s, CPU s"""
+
+
+class _Mark(NamedTuple):
+    """Totals at the end of a step."""
+
+    at_ns: int
+    sequence: int
+    batches: int
+    backwards: int
+    loader_ns: int
+    checkpoint_ns: int
+    gc_ns: int
+    cpu_s: float
+
+
+class StepCounter:
+    """State of the count; ``after_optimizer_step`` runs in the training thread, ``take`` in the hook's."""
+
+    def __init__(self, watch: Watch, sequence: Callable[[], int]) -> None:
+        """Args: ``sequence`` gives the sum of collective sequence numbers of this process."""
+        self._watch = watch
+        self._sequence = sequence
+        self._leader: weakref.ref[Any] | None = None
+        self._others: dict[int, int] = {}
+        self._last: _Mark | None = None
+        self._gaps: deque[int] = deque(maxlen=SAME_PERIOD)
+        self._rows: deque[Row] = deque(maxlen=ROWS_MAX)
+        self._by_batch = False
+        self._batches_counted = 0
+        self.step = 0
+        """training steps finished"""
+        self.ended_ns: int | None = None
+        """when the last one ended, ``perf_counter_ns``"""
+
+    def after_optimizer_step(self, optimizer: Any) -> None:
+        """One optimizer finished ``step()``."""
+        if not self._leads(optimizer):
+            return
+        mark = self._mark()
+        last = self._last
+        if last is not None and _idle(last, mark):
+            return
+        self._by_batch = False
+        count = self._steps_in(last, mark)
+        self._finish(last, mark, count)
+
+    def after_batch(self) -> None:
+        """The training thread got a batch; counts only where no optimizer was ever seen."""
+        if self._leader is not None or self._watch.batches < BATCHES_WITHOUT_OPTIMIZER:
+            return
+        if not self._by_batch:
+            self._by_batch = True
+            self.step = self._watch.batches - 1
+        self._finish(self._last, self._mark(), 1)
+
+    def take(self) -> dict[str, list[Any]] | None:
+        """Columns of the steps finished since the last call, None when there are none."""
+        rows: list[Row] = []
+        while self._rows:
+            rows.append(self._rows.popleft())
+        if not rows:
+            return None
+        names = ("step", "end_ns", "duration_s", "data_wait_s", "checkpoint_s", "gc_s", "cpu_s")
+        return {name: list(column) for name, column in zip(names, zip(*rows))}  # noqa: B905 - Python 3.9
+
+    def _leads(self, optimizer: Any) -> bool:
+        leader = self._leader() if self._leader is not None else None
+        if leader is optimizer:
+            self._others.clear()
+            return True
+        if leader is not None:
+            count = self._others[id(optimizer)] = self._others.get(id(optimizer), 0) + 1
+            if count < LEADER_LOST_AFTER:
+                return False
+        self._leader = weakref.ref(optimizer)
+        self._others.clear()
+        self._gaps.clear()
+        return True
+
+    def _mark(self) -> _Mark:
+        watch = self._watch
+        return _Mark(
+            at_ns=time.perf_counter_ns(),
+            sequence=self._sequence(),
+            batches=watch.batches,
+            backwards=watch.backwards,
+            loader_ns=watch.loader.total_ns,
+            checkpoint_ns=watch.checkpoint.total_ns,
+            gc_ns=watch.gc.total_ns,
+            cpu_s=time.process_time(),
+        )
+
+    def _steps_in(self, last: _Mark | None, mark: _Mark) -> int:
+        """1, or more where the gap is a whole multiple of a proven period: the scaler skipped the others."""
+        if last is None:
+            return 1
+        gap = mark.sequence - last.sequence
+        if len(self._gaps) == SAME_PERIOD and len(set(self._gaps)) == 1:
+            period = self._gaps[0]
+            evaluated = self._watch.evaluating is not None
+            if period > 0 and gap > period and gap % period == 0 and not evaluated:
+                return min(gap // period, SKIPPED_MAX)
+        self._gaps.append(gap)
+        return 1
+
+    def _finish(self, last: _Mark | None, mark: _Mark, count: int) -> None:
+        self.step += count
+        self._last, self.ended_ns = mark, mark.at_ns
+        if last is None:
+            return  # nobody saw the first step begin
+        self._rows.append(
+            (
+                self.step,
+                time.time_ns(),
+                (mark.at_ns - last.at_ns) / 1e9 / count,
+                (mark.loader_ns - last.loader_ns) / 1e9 / count,
+                (mark.checkpoint_ns - last.checkpoint_ns) / 1e9 / count,
+                (mark.gc_ns - last.gc_ns) / 1e9 / count,
+                (mark.cpu_s - last.cpu_s) / count,
+            )
+        )
+
+
+def _idle(last: _Mark, mark: _Mark) -> bool:
+    """Nothing that makes a step happened in between."""
+    return (last.sequence, last.batches, last.backwards) == (mark.sequence, mark.batches, mark.backwards)

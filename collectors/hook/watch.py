@@ -1,0 +1,91 @@
+"""What the thin wrappers write and the hook's thread reads: plain numbers, one writer, no lock.
+
+Wrappers run in the job's own threads, so each does no more than read a clock and set an attribute.
+Times are ``time.perf_counter_ns`` (monotonic) unless the name says UTC.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+
+class Span:
+    """A thing the training thread may be inside of: since when, and the sum of all finished visits."""
+
+    __slots__ = ("depth", "since_ns", "total_ns")
+
+    def __init__(self) -> None:
+        self.since_ns: int | None = None
+        self.total_ns = 0
+        self.depth = 0
+
+    def enter(self, now_ns: int) -> None:
+        self.depth += 1
+        if self.depth == 1:
+            self.since_ns = now_ns
+
+    def leave(self, now_ns: int) -> None:
+        self.depth -= 1
+        if self.depth == 0 and self.since_ns is not None:
+            self.total_ns += now_ns - self.since_ns
+            self.since_ns = None
+
+
+class _Depth(threading.local):
+    """How many blocking sends or receives this thread is inside of."""
+
+    depth = 0
+
+
+class Watch:
+    """State of one training process. ``active`` False turns every wrapper into a plain call."""
+
+    def __init__(self) -> None:
+        self.active = False
+        self.training_thread = threading.get_ident()
+        self.wrapper_ns = 0
+        """time spent in wrappers so far, part of the hook's own cost"""
+        self.loader = Span()
+        self.checkpoint = Span()
+        self.compiling = Span()
+        self.gc = Span()
+        self.batches = 0
+        self.backwards = 0
+        self.evaluating: int | None = None
+        """since when, None while training"""
+        self.evaluated_module = 0
+        self.false_evaluations: set[int] = set()
+        """ids of modules whose ``eval()`` turned out to be part of training"""
+        self.false_evaluation_at: tuple[int, int] = (0, -1)
+        """module and step of the last ``eval()`` that an optimizer step ended"""
+        self.torn_down: int | None = None
+        self.p2p_count: dict[str, int] = {}
+        """group name -> calls made; the default group, when none was given, is ``""``"""
+        self.p2p_blocking = _Depth()
+        self.p2p_open: dict[int, tuple[str, int | None, str, int, Any]] = {}
+        """ticket -> (op, peer rank, group name, UTC ns, weak reference to its work or None)"""
+
+    def restart(self) -> None:
+        """Begins anew in this thread: the first world of a process, or of a forked child."""
+        self.training_thread = threading.get_ident()
+        for span in (self.loader, self.checkpoint, self.compiling, self.gc):
+            span.depth, span.since_ns, span.total_ns = 0, None, 0
+        self.evaluating = self.torn_down = None
+        self.p2p_open.clear()
+        self.p2p_count.clear()
+        self.batches = self.backwards = self.wrapper_ns = 0
+        self.active = True
+
+    def is_training_thread(self) -> bool:
+        return self.active and threading.get_ident() == self.training_thread
+
+
+def now_ns() -> int:
+    return time.perf_counter_ns()
+
+
+def utc_of(moment_ns: int) -> int:
+    """ns UTC of a ``perf_counter_ns`` moment in the near past."""
+    return time.time_ns() - (time.perf_counter_ns() - moment_ns)
