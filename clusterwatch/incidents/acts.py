@@ -11,6 +11,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from clusterwatch.accounts.models import AuditEntry
+from clusterwatch.incidents.announce import announce
 from clusterwatch.incidents.models import LIVE_STATES, Incident, IncidentChange, Note
 
 NOTE_MAX_CHARS = 4000
@@ -91,3 +92,4 @@ def _record(incident_id: int, actor: str, act: str, before: str, after: str, tex
         before={"value": before},
         after={"value": after},
     )
+    announce(incident_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import zstandard
-from django.db.models import Case, IntegerField, Q, QuerySet, Value, When
+from django.db.models import Case, Count, IntegerField, Q, QuerySet, Value, When
 
 from clusterwatch.accounts.models import User
 from clusterwatch.incidents.models import LIVE_STATES, Evidence, Incident
@@ -17,6 +18,7 @@ from clusterwatch.jobs.queries import for_user as jobs_for_user
 
 EVIDENCE_MAX_BYTES = 8 * 1024 * 1024
 """A piece of evidence is never unpacked beyond this."""
+SUMMARY_MAX = 50
 NEAR = timedelta(minutes=10)
 """Incidents that began so close together may have one cause."""
 _WEIGHT = Case(
@@ -64,6 +66,8 @@ def open_evidence(piece: Evidence) -> EvidenceView:
         raw = zstandard.ZstdDecompressor().decompress(
             bytes(piece.payload), max_output_size=EVIDENCE_MAX_BYTES
         )
+        if hashlib.sha256(raw).hexdigest() != piece.sha256:
+            raise ValueError("its content is not what was hashed when it was frozen")
         payload = json.loads(raw)
     except (zstandard.ZstdError, ValueError, RecursionError) as fault:
         problem = f"this piece cannot be read: {fault}"
@@ -93,3 +97,74 @@ def lost_gpu_hours(incident: Incident, now: datetime | None = None) -> float:
     """GPU-hours burnt between the last progress and the end (or now)."""
     end = incident.resolved_at or now or datetime.now(UTC)
     return incident.gpu_count * max(0.0, (end - incident.since).total_seconds()) / 3600
+
+
+def listed(
+    user: User | Any, *, states: Sequence[str] = (), cluster: str = "", job: str = ""
+) -> QuerySet[Incident]:
+    """Incidents a person may see, newest first; callers page it.
+
+    Args:
+        states: any of these; empty means all.
+        cluster: a cluster's name.
+        job: our id or the scheduler's key.
+    """
+    incidents = for_user(user).order_by("-since", "-id")
+    if states:
+        incidents = incidents.filter(state__in=states)
+    if cluster:
+        incidents = incidents.filter(cluster__name=cluster)
+    if job:
+        by_id = Q(job_id=int(job)) if job.isascii() and job.isdigit() and len(job) < 19 else Q()
+        incidents = incidents.filter(Q(job__key=job) | by_id if by_id else Q(job__key=job))
+    return incidents
+
+
+def newest_of_job(job_id: int) -> Incident | None:
+    """The incident to show first for a job: the worst live one, else the last one resolved."""
+    incidents = Incident.objects.filter(job_id=job_id).select_related("cluster", "job")
+    return live_first(incidents).first() or incidents.order_by("-resolved_at", "-id").first()
+
+
+def live_summary(cluster_id: int) -> list[dict[str, Any]]:
+    """Live incidents of a cluster in few words, worst first, at most ``SUMMARY_MAX``."""
+    rows = live_first(Incident.objects.filter(cluster_id=cluster_id)).select_related("job")
+    return [
+        {
+            "id": row.pk,
+            "state": row.state,
+            "severity": row.severity,
+            "verdict": row.verdict,
+            "summary": row.summary,
+            "job_id": row.job_id,
+            "job_key": row.job.key if row.job else None,
+            "since_ms": int(row.since.timestamp() * 1000),
+            "checked_ms": int(row.checked_at.timestamp() * 1000),
+            "culprits": list(row.diagnosis.get("culprits") or ()),
+            "culprit_ranks": list(row.diagnosis.get("culprit_ranks") or ()),
+        }
+        for row in rows[:SUMMARY_MAX]
+    ]
+
+
+def live_counts(cluster_id: int) -> dict[str, int]:
+    """How many live incidents a cluster has in each state."""
+    counted = dict(
+        Incident.objects.filter(cluster_id=cluster_id, state__in=LIVE_STATES)
+        .order_by()
+        .values_list("state")
+        .annotate(Count("pk"))
+    )
+    return {state: counted.get(state, 0) for state in LIVE_STATES}
+
+
+def evidence_json(piece: Evidence) -> Any:
+    """The frozen JSON of a piece of evidence.
+
+    Raises:
+        ValueError: it cannot be unpacked, or it is not what was hashed when it was frozen.
+    """
+    opened = open_evidence(piece)
+    if opened.problem:
+        raise ValueError(opened.problem)
+    return opened.payload
