@@ -1,4 +1,4 @@
-"""`clusterwatch bench NAME`: measures one part of the product; the last line is one JSON object of figures."""
+"""`clusterwatch bench NAME`: measures one part; the last line is one JSON object of figures."""
 
 from __future__ import annotations
 

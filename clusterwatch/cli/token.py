@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from clusterwatch.cli.database import use_database
+from clusterwatch.ops.errors import OpsError
 
 KINDS = ("user", "enrolment")
 SCOPES = ("read", "write", "admin", "ingest")
@@ -17,6 +18,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     create = actions.add_parser("create", help="make a token")
     create.add_argument("--kind", choices=KINDS, default="user")
     create.add_argument("--scope", choices=SCOPES, default="read")
+    create.add_argument("--user", default="admin", help="whose token it is (default admin)")
     create.add_argument("--name", default="", help="what it is for")
     create.add_argument("--cluster", default="", help="limit it to one cluster (needed for enrolment)")
     parser.set_defaults(command="token")
@@ -25,8 +27,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Makes the token."""
     use_database()
+    from clusterwatch.accounts.models import User
     from clusterwatch.accounts.services import create_token
 
-    secret = create_token(args.kind, args.scope, name=args.name, cluster=args.cluster)
+    owner = User.objects.filter(username=args.user).first() if args.kind == "user" else None
+    if args.kind == "user" and owner is None:
+        raise OpsError(f"There is no user {args.user!r}.")
+    if args.kind == "enrolment" and not args.cluster:
+        raise OpsError("An enrolment token belongs to a cluster: --cluster NAME.")
+    _, secret = create_token(
+        args.kind, args.scope, user=owner, name=args.name, cluster=args.cluster, actor="clusterwatch token"
+    )
     print(f"{args.kind} token with scope {args.scope}: {secret}")
     return 0

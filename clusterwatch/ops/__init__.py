@@ -2,5 +2,5 @@
 
 In: environment variables, the state folder, the process table. Out: running processes, files of the state
 folder (`endpoints.json`, `status.json`, logs), one clear line for each thing that is wrong.
-May be imported by `project` and `cli`; imports Django only in `bootstrap`, which runs in a process of its own.
+May be imported by `project` and `cli`; imports Django only in `bootstrap`, a process of its own.
 """

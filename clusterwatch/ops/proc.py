@@ -54,7 +54,7 @@ def all_processes() -> list[ProcessInfo]:
 def process_cwd(pid: int) -> Path | None:
     """The working folder of a process, None where it is gone or not ours to see."""
     try:
-        return Path(os.readlink(f"/proc/{pid}/cwd"))
+        return Path(f"/proc/{pid}/cwd").readlink()
     except OSError:
         return None
 

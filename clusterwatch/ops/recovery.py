@@ -1,7 +1,7 @@
 """What a killed supervisor left running is found and stopped; what is not ours is never touched.
 
-A process is ours when its id and start time were recorded, or when it carries our run id in the environment it
-was started with (which covers children of a recorded process, and one started just before the kill).
+A process is ours when its id and start time were recorded, or when it carries our run id in the environment
+it was started with (which covers children of a recorded process, and one started just before the kill).
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class StateFolder:
         """Makes or checks the folder.
 
         Raises:
-            OpsError: it is another user's, not a folder, on a read-only or a full disk, or the path is too long.
+            OpsError: it is another user's, no folder, on a read-only or full disk, or the path is too long.
         """
         root = root.absolute()
         with explained(f"the state folder {root}"):
@@ -80,7 +80,7 @@ class StateFolder:
     def write_json(self, name: str, value: Mapping[str, Any], mode: int = SECRET_MODE) -> Path:
         """Writes one JSON file of the folder so that a reader sees the old or the new one, never half."""
         path = self.root / name
-        write_file(path, json.dumps(value, indent=1, sort_keys=True) + "\n", mode)
+        write_file(path, json.dumps(value, indent=1) + "\n", mode)
         return path
 
     def read_json(self, name: str) -> dict[str, Any] | None:
@@ -102,10 +102,9 @@ def write_file(path: Path, text: str, mode: int) -> None:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(name, path)
+            Path(name).replace(path)
         except OSError:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(name)
+            Path(name).unlink(missing_ok=True)
             raise
 
 
@@ -151,7 +150,7 @@ def _explanation(fault: OSError, what: str) -> str:
         errno.EACCES: "may not be used by this user: set CLUSTERWATCH_STATE_DIR to a folder of your own",
         errno.EPERM: "may not be used by this user: set CLUSTERWATCH_STATE_DIR to a folder of your own",
         errno.ENAMETOOLONG: "has a path that is too long: set CLUSTERWATCH_STATE_DIR to a shorter one",
-        errno.ENOTDIR: "lies below something that is not a folder: set CLUSTERWATCH_STATE_DIR to another path",
+        errno.ENOTDIR: "lies below something that is no folder: set CLUSTERWATCH_STATE_DIR to another path",
         errno.EEXIST: "is in the way, it is not a folder: remove it or set CLUSTERWATCH_STATE_DIR",
     }
     reason = reasons.get(fault.errno or 0, f"cannot be used: {fault.strerror or fault}")

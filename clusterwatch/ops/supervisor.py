@@ -68,10 +68,8 @@ class Supervisor:
         while not self._stop_asked:
             self._look()
             self._give_up_on_required()
-            if all(child.is_up for child in self.children.values()):
-                break
-            if time.monotonic() > deadline_s:
-                self._late()
+            if all(map(self._is_settled, self.children.values())) or time.monotonic() > deadline_s:
+                self._tell_late()
                 break
             time.sleep(LOOK_EVERY_S)
         self.phase = "stopping" if self._stop_asked else "ready"
@@ -102,12 +100,7 @@ class Supervisor:
     def _look(self) -> None:
         changed = False
         for child in self.children.values():
-            if (
-                child.state is ChildState.WAITING
-                and self._may_start(child)
-                or child.state is ChildState.BACKOFF
-                and time.monotonic() >= child.retry_at_s
-            ):
+            if self._is_due(child):
                 child.start()
                 changed = True
             elif child.step():
@@ -116,14 +109,25 @@ class Supervisor:
         if changed:
             self._write()
 
-    def _may_start(self, child: Child) -> bool:
-        return all(self.children[name].is_up for name in child.spec.after if name in self.children)
+    def _is_due(self, child: Child) -> bool:
+        if child.state is ChildState.BACKOFF:
+            return time.monotonic() >= child.retry_at_s
+        needed = (self.children[name] for name in child.spec.after if name in self.children)
+        return child.state is ChildState.WAITING and all(other.is_up for other in needed)
+
+    def _is_settled(self, child: Child) -> bool:
+        """Whether waiting for it makes no sense any more: it is up, or it or what it needs keeps failing."""
+        if child.is_up or child.failures_in_a_row >= GIVE_UP_AFTER_FAILURES:
+            return True
+        needed = [self.children[name] for name in child.spec.after if name in self.children]
+        return any(not other.is_up and self._is_settled(other) for other in needed)
 
     def _tell(self, child: Child) -> None:
         if child.state is ChildState.BACKOFF and not self._stop_asked:
             wait_s = max(0.0, child.retry_at_s - time.monotonic())
             self._say(
-                f"{child.spec.name} ended ({child.last_exit}), starts again in {wait_s:.1f} s; log: {child.log_path}"
+                f"{child.spec.name} ended ({child.last_exit}), starts again in {wait_s:.1f} s; "
+                f"log: {child.log_path}"
             )
 
     def _give_up_on_required(self) -> None:
@@ -136,7 +140,7 @@ class Supervisor:
                 self._write()
                 raise OpsError(self.error)
 
-    def _late(self) -> None:
+    def _tell_late(self) -> None:
         for child in self.children.values():
             if not child.is_up:
                 self._say(

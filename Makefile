@@ -1,0 +1,89 @@
+# Two commands matter: `make up` and `make example`. Everything else is listed by `make help`.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Parallel test processes; each has its own PostgreSQL and Valkey.
+JOBS ?= $(shell nproc)
+TORCH := torch==2.13.0
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet
+PYTEST := $(BIN)/python -m pytest
+# Static checks load the settings, which want a key; this one opens nothing.
+CHECK_ENV := CLUSTERWATCH_SECRET_KEY=only-for-static-checks-00000000000000000000
+
+.DEFAULT_GOAL := help
+.PHONY: help setup dev torch up down status doctor test fast long lint example bench clean
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(VENV)/.server ## the virtual environment with everything `make up` needs
+
+dev: $(VENV)/.dev ## the same with everything the tests need
+
+torch: dev ## torch for the example and its tests; an installed one is kept
+	@$(BIN)/python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)' \
+		|| $(PIP) '$(TORCH)'
+
+up: setup ## start everything; ARGS=-d in the background, ARGS=--demo-gpus=N another size
+	@$(BIN)/clusterwatch up $(ARGS)
+
+down: ## stop everything
+	@if [ -x $(BIN)/clusterwatch ]; then $(BIN)/clusterwatch down; else echo "Nothing is installed here."; fi
+
+status: setup ## one table of the processes
+	@$(BIN)/clusterwatch status
+
+doctor: setup ## check this machine
+	@$(BIN)/clusterwatch doctor
+
+example: torch ## a real PyTorch job; FAULT=... breaks one rank
+	@$(BIN)/python -m examples.run $(ARGS)
+
+lint: dev ## ruff, mypy, import contracts
+	$(BIN)/ruff check .
+	$(CHECK_ENV) $(BIN)/mypy clusterwatch collectors
+	$(BIN)/lint-imports
+
+ifeq ($(CI),true)
+test: torch
+endif
+test: lint ## every check and every test
+	$(PYTEST) -n $(JOBS) --dist loadscope -m "not e2e and not browser and not wheel"
+	$(PYTEST) -m "e2e or browser or wheel"
+
+fast: dev ## the tests without servers, torch and browser (< 2 min)
+	$(PYTEST) -n $(JOBS) -q -m "not stack and not torch and not e2e and not browser and not wheel"
+
+long: torch ## everything, with kill rounds and soaks
+	$(PYTEST) --long
+
+bench: setup ## NAME=..., figures as JSON
+	@$(BIN)/clusterwatch bench $(NAME) $(ARGS)
+
+clean: down ## remove the virtual environment; the state folder stays
+	rm -rf $(VENV) build dist *.egg-info
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+		|| { echo "clusterwatch needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) --version 2>&1): make up PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null \
+		|| { echo "$(PYTHON) cannot make virtual environments: apt-get install python3-venv"; exit 1; }
+	@echo "Making $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV)
+
+# Hashed files only; the package itself is installed from this folder without fetching anything.
+define install
+@echo "Installing $(1) ..."
+@$(PIP) --require-hashes -r requirements/build.txt -r $(1)
+@$(PIP) --no-deps --no-build-isolation --no-index -e .
+@touch $@
+endef
+
+$(VENV)/.server: requirements/server.txt requirements/build.txt pyproject.toml | $(BIN)/python
+	$(call install,requirements/server.txt)
+
+$(VENV)/.dev: requirements/dev.txt requirements/build.txt pyproject.toml | $(BIN)/python
+	$(call install,requirements/dev.txt)
+	@touch $(VENV)/.server
