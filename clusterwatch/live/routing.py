@@ -1,5 +1,7 @@
 """Websocket addresses for browsers."""
 
-from django.urls import URLPattern
+from django.urls import URLPattern, path
 
-websocket_urlpatterns: list[URLPattern] = []
+from clusterwatch.live.consumer import LiveConsumer
+
+websocket_urlpatterns: list[URLPattern] = [path("ws/live/", LiveConsumer.as_asgi())]

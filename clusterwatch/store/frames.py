@@ -20,8 +20,8 @@ frame. ``number`` missing one: ask again with the last (epoch, number) held. ``d
      "rows":  {key: {"put": {id: row}, "gone": [id]}},      key holds {id: row}, rows are objects
      "cells": {key: [index, value, index, value, ...]}}     key holds bytes or a list of scalars
 
-Bytes are written ``{"b64": "..."}``. An empty delta is a sign of life. ``store/deltas.py`` holds the meaning of
-it all (``apply_delta``); ``static/js/live.js`` does the same.
+Bytes are written ``{"b64": "..."}``. An empty delta is a sign of life. ``apply_delta`` of ``store/deltas.py``
+is the meaning of it all; ``static/js/live.js`` does the same.
 
 Raises: ``redis.RedisError`` when Valkey is away; the next publish after its return starts a new epoch.
 """
@@ -104,6 +104,13 @@ class Announced:
     position: Position
     is_full: bool
     body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """From now on every frame of the topic is announced to this reader."""
+
+    topic: str
 
 
 # --- frames as JSON ---------------------------------------------------------------------------------------
@@ -253,11 +260,17 @@ def parse(topic: str, body: bytes) -> Announced:
     return Announced(topic, Position(frame["epoch"], frame["number"]), "full" in frame, body)
 
 
-async def listen(pubsub: redis.asyncio.client.PubSub) -> AsyncIterator[Announced]:
-    """Frames of the topics ``pubsub`` follows, as they are announced. Raises ``redis.RedisError``."""
+async def listen(pubsub: redis.asyncio.client.PubSub) -> AsyncIterator[Announced | Followed]:
+    """Frames of the topics ``pubsub`` follows as they are announced, and each topic once it is followed.
+
+    A ``Followed`` also comes after the connection was lost and made again: what was announced in between
+    was missed, so read it from the store. Raises ``redis.RedisError``.
+    """
     async for message in pubsub.listen():
         if message["type"] == "message":
             yield parse(valkey.frame_topic(message["channel"]), message["data"])
+        elif message["type"] == "subscribe":
+            yield Followed(valkey.frame_topic(message["channel"]))
 
 
 async def follow(pubsub: redis.asyncio.client.PubSub, topics: Iterable[str]) -> None:
