@@ -1,0 +1,263 @@
+"""The node agent: puts spool, sender, hook listener, sources and guard together and ticks once a second.
+
+In: ``AgentConfig``. Out: records to the gateway, one ready line on stdout. Everything runs in one asyncio
+loop; only sources, disk flushes and the decoding of dumps are in threads. A fault in one part of a tick is
+logged and the other parts go on; SIGTERM and SIGINT end it cleanly: buffers go to the spool, the gateway
+hears a goodbye.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import signal
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from collectors import inventory, sources
+from collectors.capture import Capturer
+from collectors.clock import Clock, SystemClock
+from collectors.config import AgentConfig, publish_hook_socket
+from collectors.exits import ExitWatch
+from collectors.guard import Guard
+from collectors.hook_messages import clip
+from collectors.hook_server import HookServer
+from collectors.minute import MetricSpec, MinuteStore
+from collectors.ranks import RankTable
+from collectors.sender import Sender
+from collectors.sources.base import HOST, Reading, SourceEvent
+from collectors.sources.tree import Tree
+from collectors.spool import Spool
+from collectors.supervise import Supervisor
+from collectors.wire import records
+from collectors.wire.records import AgentCost, HotFrame
+
+log = logging.getLogger(__name__)
+
+STEPS_EVERY_TICKS: Final = 10
+_BYE_TIMEOUT_S: Final = 3.0
+
+
+class AlreadyRunning(Exception):
+    """Another agent holds the state folder."""
+
+
+class Agent:
+    """One agent. Raises ``AlreadyRunning`` or ``OSError`` from the constructor."""
+
+    def __init__(self, config: AgentConfig, clock: Clock | None = None) -> None:
+        self._config = config
+        self._clock = clock or SystemClock()
+        self._tree = Tree()
+        self._lock_fd = lock_folder(config.state_dir)
+        self._spool = Spool(config.state_dir / "spool", max_bytes=config.spool_max_bytes, clock=self._clock)
+        made = (block.minute_ns for block in self._spool.newest_blocks(3))
+        self._minutes = MinuteStore(config.state_dir / "minute", config.node, made)
+        self._table = RankTable(config.node, self._clock, self.emit)
+        self._exits = ExitWatch(self._clock, self._table.exited)
+        self._hooks = HookServer(config.hook_socket, self._table, self._exits)
+        self._capturer = Capturer(self._table, self._hooks, self._clock, self.emit)
+        self._sender = Sender(
+            config, self._spool, self._clock, self._hello, self._capturer.start, self._say_who_we_are
+        )
+        self._guard = Guard(self._clock)
+        self._specs: dict[str, MetricSpec] = {}
+        self._values: dict[str, list[float | None]] = {}
+        self._supervisor: Supervisor | None = None
+        self._ticks = 0
+        self._stop = asyncio.Event()
+
+    def emit(self, record: records.Spooled) -> None:
+        """Puts one record on its way."""
+        self._spool.append(record)
+        self._sender.wake()
+
+    async def run(self, on_ready: Callable[[], None]) -> None:
+        """Runs until SIGTERM or SIGINT. Raises ``OSError`` when the hook socket cannot be bound."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        await self._hooks.start()
+        publish_hook_socket(self._config.state_dir.parent, self._config.hook_socket)
+        chosen = [sources.make(name) for name in sources.names()]
+        self._specs = {spec.name: spec for source in chosen for spec in source.metrics}
+        self._supervisor = Supervisor(chosen, self._tree, self._clock, self._source_changed)
+        self._say_who_we_are()
+        sending = loop.create_task(self._sender.run())
+        sending.add_done_callback(self._sender_ended)
+        on_ready()
+        try:
+            await self._tick_until_stopped()
+        finally:
+            await self._close(sending)
+
+    # --- each second -------------------------------------------------------------------------------------
+
+    async def _tick_until_stopped(self) -> None:
+        """Ticks at this node's own place inside the second, so that a fleet does not send at once."""
+        phase_ns = zlib.crc32(self._config.node.encode()) % 1000 * 1_000_000
+        while not self._stop.is_set():
+            wait_s = (1_000_000_000 - (self._clock.now_ns() - phase_ns) % 1_000_000_000) / 1e9
+            try:
+                # Early by up to 1 ms would tick twice in one second; the loop's timer is never early.
+                await asyncio.wait_for(self._stop.wait(), wait_s)
+            except TimeoutError:
+                self._tick()
+
+    def _tick(self) -> None:
+        self._ticks += 1
+        for part in (
+            self._collect,
+            self._look_at_ranks,
+            self._keep_minute,
+            self._send_hot,
+            self._mind_budget,
+        ):
+            try:
+                part()
+            except Exception:  # noqa: BLE001  one part of the tick must not end the agent
+                log.exception("tick_failed part=%s", part.__name__)
+
+    def _collect(self) -> None:
+        assert self._supervisor is not None
+        for source, reading in self._supervisor.tick():
+            self._values.update(host_values(reading))
+            for event in reading.events:
+                self.emit(self._wire_event(source.name, event))
+
+    def _look_at_ranks(self) -> None:
+        self._table.look_at_silent()
+        if self._ticks % STEPS_EVERY_TICKS == 0:
+            self._table.flush_all_steps()
+
+    def _keep_minute(self) -> None:
+        now_ns = self._clock.now_ns()
+        if self._values:
+            self._minutes.add(now_ns, self._values, self._specs)
+        for block, path in self._minutes.take_due(now_ns):
+            self.emit(block)
+            path.unlink(missing_ok=True)
+        self._spool.report_drops()
+
+    def _send_hot(self) -> None:
+        cost = AgentCost(
+            cpu_ratio=self._guard.cpu_ratio,
+            rss_bytes=self._guard.pss_bytes,
+            spool_bytes=self._spool.size_bytes,
+            spool_records=self._spool.pending_records,
+            dropped_total=self._spool.dropped_total,
+            sources=self._supervisor.status() if self._supervisor else {},
+        )
+        self._sender.hot(
+            HotFrame(t_ns=self._clock.now_ns(), metrics=self._values, progress=self._table.hot(), agent=cost)
+        )
+        self._values = {}
+
+    def _mind_budget(self) -> None:
+        verdict = self._guard.tick()
+        if verdict is not None and verdict.sentence and self._supervisor is not None:
+            self._supervisor.slow_down(verdict.slowdown)
+            log.warning("agent_budget %s", verdict.sentence)
+            self.emit(
+                self._event("agent_budget", "warning", verdict.sentence, {"slowdown": str(verdict.slowdown)})
+            )
+
+    # --- records -----------------------------------------------------------------------------------------
+
+    def _hello(self, credential: str | None, token: str | None) -> records.Hello:
+        return inventory.hello(
+            self._config,
+            self._tree,
+            self._clock,
+            self._spool.epoch,
+            self._spool.next_sequences(),
+            credential,
+            token,
+        )
+
+    def _say_who_we_are(self) -> None:
+        """At start, and again for a server that cannot know this epoch."""
+        self.emit(inventory.inventory(self._config, self._tree, self._clock))
+        self._table.resend_inventories()
+
+    def _source_changed(self, name: str, reason: str, failed: bool) -> None:
+        kind = "source_failed" if failed else "source_recovered"
+        text = f"source {name} of {self._config.node}: {reason}"
+        self.emit(
+            self._event(kind, "warning" if failed else "info", text, {"source": name, "reason": reason})
+        )
+
+    def _event(
+        self, kind: str, severity: records.Severity, text: str, fields: dict[str, str]
+    ) -> records.Event:
+        return records.Event(
+            t_ns=self._clock.now_ns(), source="agent", kind=kind, severity=severity, text=text, fields=fields
+        )
+
+    def _wire_event(self, source: str, event: SourceEvent) -> records.Event:
+        fields = event.attributes | {"entity": event.entity}
+        if event.code is not None:
+            fields["code"] = str(event.code)
+        return records.Event(
+            t_ns=event.t_ns if event.t_ns is not None else self._clock.now_ns(),
+            source=source,
+            kind=event.kind,
+            severity=event.severity,
+            text=clip(event.message),
+            fields=fields,
+        )
+
+    # --- the end -----------------------------------------------------------------------------------------
+
+    def _sender_ended(self, task: asyncio.Task[None]) -> None:
+        """The sender ends only when told to; anything else is a fault that must not pass unseen."""
+        if not task.cancelled() and task.exception() is not None:
+            log.critical("sender_failed", exc_info=task.exception())
+            self._stop.set()
+
+    async def _close(self, sending: asyncio.Task[None]) -> None:
+        self._capturer.close()
+        self._exits.close()
+        await self._hooks.stop()
+        if self._supervisor is not None:
+            self._supervisor.stop()
+        self._table.flush_all_steps()
+        await self._sender.stop()
+        await asyncio.wait([sending], timeout=_BYE_TIMEOUT_S)
+        sending.cancel()
+        self._minutes.close()
+        self._spool.close()
+        os.close(self._lock_fd)
+
+
+def host_values(reading: Reading) -> dict[str, list[float | None]]:
+    """Samples of the host itself as hot-frame values. One that is not known has no value here."""
+    return {
+        sample.metric: [sample.value]
+        for sample in reading.samples
+        if sample.entity == HOST and sample.value is not None
+    }
+
+
+def lock_folder(folder: Path) -> int:
+    """Makes the state folder (0700) and holds it; the descriptor keeps the lock until it is closed.
+
+    Raises:
+        AlreadyRunning: another agent holds it.
+        OSError: the folder cannot be made or written.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise AlreadyRunning(f"another agent uses {folder}") from None
+    os.ftruncate(fd, 0)
+    os.write(fd, f"{os.getpid()}\n".encode())
+    return fd

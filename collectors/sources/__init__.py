@@ -1,0 +1,29 @@
+"""What is watched on a node, one file per thing; each gives samples and events and knows no agent.
+
+In: a ``Tree`` (the machine's own files, or a recorded copy of them) and the recorded or real output of tools.
+Out: ``Reading``: samples with entity, value and quality, and events. To add one: a file with a class that
+fulfils ``base.Source``, a line in ``REGISTRY``, a test against a recorded tree.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Final
+
+from collectors.sources.base import Source
+
+REGISTRY: Final[dict[str, str]] = {
+    "host": "collectors.sources.host:HostSource",
+}
+"""Source name (the file's name, as ``--sources`` takes it) -> its class, imported when it is used."""
+
+
+def names() -> list[str]:
+    return sorted(REGISTRY)
+
+
+def make(name: str) -> Source:
+    """A new source. Raises ``KeyError`` for a name that is not in ``REGISTRY``."""
+    module, _, attribute = REGISTRY[name].partition(":")
+    source: Source = getattr(import_module(module), attribute)()
+    return source

@@ -1,0 +1,85 @@
+"""The seam between a source and whoever runs it (the agent, ``once``, a test)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from collectors.minute import MetricSpec
+from collectors.sources.tree import Tree
+from collectors.wire.records import Severity
+
+HOST: Final = "host"
+OK: Final = "ok"
+FIRST_SAMPLE: Final = "first_sample"
+RESET: Final = "reset"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One value. None has its reason in ``quality``; a value that is there may have one, too."""
+
+    entity: str
+    metric: str
+    value: float | None
+    quality: str = OK
+
+
+@dataclass(frozen=True, slots=True)
+class SourceEvent:
+    """Something a source saw happen. ``t_ns`` None: now."""
+
+    entity: str
+    kind: str
+    message: str
+    severity: Severity = "warning"
+    code: int | None = None
+    t_ns: int | None = None
+    attributes: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one look gave."""
+
+    samples: Sequence[Sample] = ()
+    events: Sequence[SourceEvent] = ()
+
+
+class Source(Protocol):
+    """One thing that is watched. ``read`` runs in the source's own thread, never twice at once."""
+
+    name: str
+    period_s: float
+    """seconds between two looks"""
+    deadline_s: float
+    """a look that takes longer is a fault of its own"""
+    metrics: Sequence[MetricSpec]
+
+    def read(self, tree: Tree, at_s: float) -> Reading:
+        """One look at ``at_s`` of a monotonic clock. May raise: that is a ``source_failed`` event."""
+        ...
+
+
+class Rate:
+    """Change per second of a counter that wraps or is reset."""
+
+    def __init__(self, wrap_bits: int | None = None) -> None:
+        """``wrap_bits``: the counter's width where it is known to wrap."""
+        self._wrap_bits = wrap_bits
+        self._last: tuple[float, float] | None = None
+
+    def update(self, value: float, at_s: float) -> tuple[float | None, str]:
+        """(per second, quality). No rate from a first look, a reset or no time between two looks."""
+        last, self._last = self._last, (value, at_s)
+        if last is None or at_s <= last[1]:
+            return None, FIRST_SAMPLE
+        change = value - last[0]
+        if change < 0 and self._wrap_bits is not None:
+            wrapped = change + 2**self._wrap_bits
+            # A wrap passes just over the top of the range; anything else that falls was set back.
+            change = wrapped if wrapped < 2 ** (self._wrap_bits - 4) else change
+        if change < 0:
+            return None, RESET
+        return change / (at_s - last[1]), OK

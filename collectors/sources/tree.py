@@ -1,0 +1,91 @@
+"""The files a source reads: the live machine, or a recorded tree that must fail where the machine failed.
+
+A recorded tree may hold ``read_errors.json`` (path -> errno name): reading that path fails with that error. A
+path that gave EINVAL is not opened again by this process: some drivers answer EINVAL slowly and for ever.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Final
+
+READ_MAX_BYTES: Final = 4 * 1024 * 1024
+LIVE_ROOT: Final = Path("/")
+_EINVAL: Final[set[str]] = set()
+
+
+class Tree:
+    """Files below one root. Names are relative, without a leading slash."""
+
+    def __init__(self, root: Path = LIVE_ROOT) -> None:
+        self.root = root
+        self._errors = self._recorded_errors()
+
+    @property
+    def is_live(self) -> bool:
+        return self.root == LIVE_ROOT
+
+    def read_bytes(self, name: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
+        """The start of a file. Raises ``OSError``."""
+        path = str(self.root / name)
+        if path in _EINVAL:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+        try:
+            if name in self._errors:
+                number = self._errors[name]
+                raise OSError(number, os.strerror(number), path)
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                return _read_up_to(fd, max_bytes)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                _EINVAL.add(path)
+            raise
+
+    def read_text(self, name: str, max_bytes: int = READ_MAX_BYTES) -> str:
+        """The start of a file as text, bad bytes replaced. Raises ``OSError``."""
+        return self.read_bytes(name, max_bytes).decode("utf-8", "replace")
+
+    def list(self, name: str) -> list[str]:
+        """Entries of a folder, sorted; empty when it is not there or may not be read."""
+        try:
+            return sorted(entry.name for entry in (self.root / name).iterdir())
+        except OSError:
+            return []
+
+    def exists(self, name: str) -> bool:
+        """For files of /proc and /sys only: never ask this of a mount."""
+        return os.path.lexists(self.root / name)
+
+    def host_name(self) -> str:
+        """The machine's name as the tree tells it."""
+        try:
+            return self.read_text("proc/sys/kernel/hostname", 1_024).strip() or "unknown"
+        except OSError:
+            return "unknown"
+
+    def _recorded_errors(self) -> dict[str, int]:
+        if self.is_live:
+            return {}
+        try:
+            recorded = json.loads((self.root / "read_errors.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        if not isinstance(recorded, dict):
+            return {}
+        return {str(name): getattr(errno, str(word), errno.EIO) for name, word in recorded.items()}
+
+
+def _read_up_to(fd: int, max_bytes: int) -> bytes:
+    """/proc and /sys give a page at a time, so one read is not the file."""
+    chunks: list[bytes] = []
+    left = max_bytes
+    while left > 0 and (chunk := os.read(fd, min(left, 65_536))):
+        chunks.append(chunk)
+        left -= len(chunk)
+    return b"".join(chunks)
