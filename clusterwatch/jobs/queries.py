@@ -31,6 +31,10 @@ def jobs_for(user: User | AnonymousUser) -> QuerySet[Job]:
     return jobs.filter(Q(team__isnull=True) | Q(team__in=user.teams.all()))
 
 
+for_user = jobs_for
+"""The name every room uses for this filter."""
+
+
 @dataclass(frozen=True, slots=True)
 class RankView:
     """One process with its newest word. Times are aware datetimes; None = not known."""
