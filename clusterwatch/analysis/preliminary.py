@@ -19,6 +19,7 @@ from clusterwatch.analysis.model import (
     GroupRef,
     KnownGroup,
     Owner,
+    ProcessState,
     RankFacts,
     Severity,
 )
@@ -28,6 +29,9 @@ RULE: Final = "live.progress v1"
 SUSPECTS_NAMED_RATIO: Final = 0.5
 """More suspects than this part of the ranks is no hint: nobody is named."""
 SUSPECTS_NAMED_AT_LEAST: Final = 2
+CLOCKS_APART_NS: Final = 500_000_000
+"""NTP keeps hosts within milliseconds, yet eight nodes of one fault were logged within 0.5 s
+(marin-community/marin#8934)."""
 _NAMED_IN_SENTENCE: Final = 4
 
 
@@ -111,6 +115,63 @@ def diagnose_stall(
     else:
         finding = _unnamed(world, stall_s, state, known)
     return Diagnosis((finding,), coverage)
+
+
+def diagnose_failure(facts: Mapping[int, RankFacts], coverage: Coverage) -> Diagnosis:
+    """What exits alone say of a failure: the first to fail, or which cannot be told apart.
+
+    Clocks of different hosts differ, so failures on other hosts within ``CLOCKS_APART_NS`` of the first are
+    suspects with it.
+
+    Args:
+        facts: by global rank; at least one exited and not normally.
+    """
+    failed = [f for f in facts.values() if f.process is ProcessState.EXITED and f.clean_exit is False]
+    failed.sort(key=lambda fact: (_failed_ns(fact), fact.rank))
+    first = failed[0]
+    near = [
+        f for f in failed
+        if f is first or (f.host != first.host and _failed_ns(f) - _failed_ns(first) < CLOCKS_APART_NS)
+    ]  # fmt: skip
+    alone = len(near) == 1
+    names = tuple(fact.rank for fact in near)
+    hosts = sorted({fact.host for fact in near if fact.host})
+    verb = "failed first" if alone else "failed first, too close in time to tell apart"
+    finding = Finding(
+        verdict="rank_failed",
+        fault_class="crash",
+        severity=Severity.CRITICAL,
+        summary=f"{_who(names, hosts)} {verb}: {_how(first)}"[:200],
+        rule="live.exits v1",
+        confidence=0.6 if alone else 0.4,
+        culprit_ranks=names if alone else (),
+        suspect_ranks=() if alone else tuple(sorted(names)),
+        culprits=(_culprit(first.rank, first),) if alone else (),
+        node=hosts[0] if len(hosts) == 1 else None,
+        downstream=Downstream(0, len(facts) - len(near)),
+        why=tuple(
+            f"rank {f.rank} on {f.host or 'unknown host'}: {_how(f)}" for f in failed[:_NAMED_IN_SENTENCE]
+        ),
+        recommended_action="Read the last exception or exit status of the first to fail, then restart.",
+        decisive=True,
+    )
+    return Diagnosis((finding,), coverage)
+
+
+def _failed_ns(fact: RankFacts) -> int:
+    """When it failed by its own host's clock; an exception comes before the exit it leads to."""
+    times = [t for t in (fact.exit_ns, fact.exception.at_ns if fact.exception else None) if t is not None]
+    return min(times, default=2**63 - 1)
+
+
+def _how(fact: RankFacts) -> str:
+    if fact.exception is not None:
+        return f"{fact.exception.type}: {fact.exception.message}"
+    if fact.exit_signal is not None:
+        return f"killed by signal {fact.exit_signal}"
+    if fact.exit_code is not None:
+        return f"exit code {fact.exit_code}"
+    return "gone without an exit status"
 
 
 def _is_named(world: WorldState) -> bool:

@@ -147,6 +147,17 @@ def newest_gateway_word_ns() -> int | None:
     return int(newest[0][1] * 1e9) if newest else None
 
 
+def oldest_gateway_word_ns(now_ns: int) -> int | None:
+    """The oldest last word of the gateways that count.
+
+    A node's silence is measured from it, so that the nodes of a gateway that died are not accused.
+    """
+    with_scores: Any = valkey.client().zrangebyscore(
+        valkey.gateways_key(), now_ns / 1e9 - GATEWAY_STALE_S, "+inf", start=0, num=1, withscores=True
+    )
+    return int(with_scores[0][1] * 1e9) if with_scores else None
+
+
 def read_nodes() -> NodeStates:
     """All nodes of all gateways; a node known to several has its newest row."""
     parts = [_unpack(blob, NodeStates) for blob in _blobs(valkey.nodes_key(g) for g in gateways())]
@@ -179,6 +190,16 @@ def read_metric(cluster_id: int, name: str, slot_count: int) -> MetricArray:
         values[:count][newer] = part_values[:count][newer]
         seen[:count][newer] = part_seen[:count][newer]
     return MetricArray(values, seen)
+
+
+def metric_names(cluster_id: int) -> set[str]:
+    """Metrics any living gateway has written for a cluster. Cost: a walk over all keys; not each second."""
+    names: set[str] = set()
+    for gateway in gateways():
+        prefix = valkey.metric_key(gateway, cluster_id, "")
+        found = valkey.client().scan_iter(match=prefix + "*", count=1000)
+        names.update(key.decode()[len(prefix) :] for key in found)
+    return names
 
 
 def _blobs(keys: Iterable[str]) -> Sequence[bytes]:

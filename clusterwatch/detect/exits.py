@@ -1,0 +1,84 @@
+"""How the processes of an attempt ended: normally, told to end, failed, or gone without a word.
+
+A planned stop (elastic restart, cancelled job, maintenance) ends every process from outside and pages nobody;
+a failure begins with one. ``exit_code`` and ``exit_signal`` are unknown where a launcher such as torchrun is
+the parent, so "gone without a word" is told from a failure by who else is still there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Final
+
+from clusterwatch.detect.scene import is_clean
+from clusterwatch.jobs.models import Rank
+
+SETTLE_NS: Final = 1_500_000_000
+"""Peers of a dead process raise within about a second: we wait, to judge the first and not a victim."""
+VANISHED_SETTLE_NS: Final = 2_500_000_000
+"""A launcher that ends every process does so within this, also over several hosts."""
+RESTART_GRACE_NS: Final = 20_000_000_000
+"""All processes gone without a word may be a planned restart: so long the next attempt may take to begin."""
+_TOLD_TO_END: Final = frozenset({1, 2, 15})
+"""SIGHUP, SIGINT and SIGTERM: a scheduler, a launcher or a person; never the kernel on its own."""
+
+
+class Ending(StrEnum):
+    ALIVE = "alive"
+    CLEAN = "clean"
+    TOLD = "told to end"
+    VANISHED = "gone without a word"
+    FAILED = "failed"
+
+
+def ending(rank: Rank) -> Ending:
+    """How one process ended."""
+    if rank.exited_at is None:
+        return Ending.ALIVE
+    if is_clean(rank):
+        return Ending.CLEAN
+    raised = rank.exception.get("type", "") if isinstance(rank.exception, dict) else ""
+    if raised and raised not in ("KeyboardInterrupt", "SystemExit"):
+        return Ending.FAILED
+    if _is_told(rank.exit_code, rank.exit_signal):
+        return Ending.TOLD
+    if rank.exit_signal is None and rank.exit_code is None and not raised:
+        return Ending.VANISHED
+    return Ending.TOLD if raised == "KeyboardInterrupt" else Ending.FAILED
+
+
+def _is_told(exit_code: int | None, exit_signal: int | None) -> bool:
+    """A shell says 128 + signal, Python's own exit after Ctrl-C too."""
+    if exit_signal is not None:
+        return exit_signal in _TOLD_TO_END
+    return exit_code is not None and exit_code - 128 in _TOLD_TO_END
+
+
+def only_ended_from_outside(ranks: Sequence[Rank]) -> bool:
+    """Some process is gone that did not end normally, and every such one was told to end."""
+    endings = {ending(rank) for rank in ranks} - {Ending.ALIVE, Ending.CLEAN}
+    return endings == {Ending.TOLD}
+
+
+def is_failure(ranks: Sequence[Rank], gone_for_ns: int) -> bool:
+    """Whether the endings so far are a failure, as far as it can be told ``gone_for_ns`` after the first."""
+    endings = {ending(rank) for rank in ranks}
+    if Ending.FAILED in endings:
+        return gone_for_ns >= SETTLE_NS
+    if Ending.VANISHED not in endings or Ending.TOLD in endings:
+        return False
+    return gone_for_ns >= (VANISHED_SETTLE_NS if Ending.ALIVE in endings else RESTART_GRACE_NS)
+
+
+def may_become_failure(ranks: Sequence[Rank]) -> bool:
+    """Some process is gone that did not end normally and was not seen to be told to."""
+    return any(ending(rank) in (Ending.FAILED, Ending.VANISHED) for rank in ranks)
+
+
+def all_gone(ranks: Sequence[Rank]) -> bool:
+    return all(rank.exited_at is not None for rank in ranks)
+
+
+def all_clean(ranks: Sequence[Rank]) -> bool:
+    return all(ending(rank) is Ending.CLEAN for rank in ranks)

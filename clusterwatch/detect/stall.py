@@ -1,0 +1,141 @@
+"""A job that stands still: suspected, captured, named, opened; resolved when it moves again.
+
+In: ``Scene``, ``Judgement``, ``Memory``. Out: moves of one incident per (job, attempt). The judging is done
+by ``analysis``; here is only the order of things and when each happens.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from clusterwatch import analysis
+from clusterwatch.analysis.gaps import Limits, limits
+from clusterwatch.analysis.model import Diagnosis, ProcessState
+from clusterwatch.analysis.preliminary import diagnose_stall
+from clusterwatch.analysis.progress import Judgement, WorldState
+from clusterwatch.detect import captures, evidence
+from clusterwatch.detect.exits import only_ended_from_outside
+from clusterwatch.detect.memory import Memory, WorldMemory
+from clusterwatch.detect.scene import Scene
+from clusterwatch.incidents import services
+from clusterwatch.incidents.models import Incident
+from clusterwatch.incidents.services import Sighting
+
+VERDICTS_OF_NOTHING: Final = frozenset({"no_fault", "not_enough_data"})
+
+
+def fingerprint(scene: Scene) -> str:
+    """One story per attempt of a job: a hang that turns out to be a death stays the same incident."""
+    return f"{scene.job.cluster_id}/{scene.job.pk}/{scene.job.attempt}/stopped"
+
+
+def handle(scene: Scene, judgement: Judgement, memory: Memory) -> None:
+    """Brings the job's incident up to date while some world of it stands still."""
+    state = max(judgement.stalled, key=lambda world: world.stall_s(scene.now_ns))
+    stall_s = state.stall_s(scene.now_ns)
+    limit = limits(state.phase, memory.worlds.get(state.world, WorldMemory()).history(state.phase))
+    first = diagnose_stall(
+        state, stall_s, scene.facts[state.world], scene.known_groups(state.world), judgement.coverage
+    )
+    live = services.live_incident(fingerprint(scene))
+    if live is None and stall_s < limit.suspect_s and not _is_decisive(first, scene):
+        return
+    sighting = _sighting(scene, state, first, limit)
+    if live is None:
+        live, _new = services.suspect(sighting, scene.now_ns)
+        memory.basis = ""
+    capture_again(scene, state, live, memory)
+    _judge(scene, state, live, sighting, memory)
+    _open_if_due(scene, live, stall_s, limit)
+
+
+def _sighting(scene: Scene, state: WorldState, diagnosis: Diagnosis, limit: Limits) -> Sighting:
+    return Sighting(
+        fingerprint=fingerprint(scene),
+        cluster_id=scene.job.cluster_id,
+        diagnosis=diagnosis,
+        since_ns=state.since_ns,
+        job_id=scene.job.pk,
+        threshold_s=limit.open_s,
+        threshold_source=limit.source,
+        gpu_count=state.rank_count,
+    )
+
+
+def capture_again(scene: Scene, state: WorldState, incident: Incident, memory: Memory) -> None:
+    """Asks for traces once per stall, and again while it lasts without a decisive verdict."""
+    asked_for_this = memory.captured_ns >= state.since_ns
+    if asked_for_this and bool(incident.diagnosis.get("decisive")):
+        return
+    if asked_for_this and scene.now_ns - memory.captured_ns < captures.AGAIN_AFTER_NS:
+        return
+    reason = f"incident {incident.pk}: no progress for {state.stall_s(scene.now_ns):.0f} s"
+    memory.capture_ids = captures.ask(scene, state.suspects, reason)
+    memory.captured_ns = scene.now_ns
+
+
+def _judge(scene: Scene, state: WorldState, incident: Incident, sighting: Sighting, memory: Memory) -> None:
+    """Analyses what there is, unless it is what was analysed before."""
+    found = captures.answers(memory.capture_ids, memory.captured_ns, scene.now_ns)
+    basis = f"{found.basis}|{fate(scene)}|{state.suspects}|{state.since_ns // 1_000_000_000}"
+    if basis == memory.basis:
+        services.confirm(incident.pk, scene.now_ns)
+        return
+    seen = captures.observe(
+        scene, state.world, found if found.ready else captures.Answers(), state.stall_s(scene.now_ns), False
+    )
+    verdict = better(sighting.diagnosis, analysis.diagnose(seen))
+    changed = services.sharpen(incident.pk, _with(sighting, verdict), scene.now_ns)
+    if changed or found.complete:
+        services.freeze(incident.pk, evidence.pieces(scene, state, seen, verdict), scene.now_ns)
+    memory.basis = basis
+    incident.diagnosis = verdict.to_dict()
+
+
+def _with(sighting: Sighting, diagnosis: Diagnosis) -> Sighting:
+    return Sighting(**{name: getattr(sighting, name) for name in _COPIED}, diagnosis=diagnosis)
+
+
+_COPIED: Final = tuple(name for name in Sighting.__slots__ if name != "diagnosis")
+
+
+def better(first: Diagnosis, captured: Diagnosis) -> Diagnosis:
+    """The one of two diagnoses that says more.
+
+    Args:
+        first: from progress and process evidence alone.
+        captured: from traces and stacks, and the same process evidence.
+    """
+    if captured.worst.verdict in VERDICTS_OF_NOTHING:
+        return first if first.worst.verdict not in VERDICTS_OF_NOTHING else captured
+    if first.worst.culprit_ranks and not captured.worst.culprit_ranks:
+        return first
+    if first.worst.suspect_ranks and not (captured.worst.culprit_ranks or captured.worst.suspect_ranks):
+        return first
+    return captured
+
+
+def fate(scene: Scene) -> str:
+    """Changes when the state of any process does."""
+    counts = [0] * len(ProcessState)
+    for code in scene.look.process.tolist():
+        counts[code] += 1
+    return ",".join(map(str, counts))
+
+
+def _is_decisive(diagnosis: Diagnosis, scene: Scene) -> bool:
+    return diagnosis.worst.decisive and not only_ended_from_outside(scene.ranks)
+
+
+def _open_if_due(scene: Scene, incident: Incident, stall_s: float, limit: Limits) -> None:
+    if incident.state != Incident.State.SUSPECTED:
+        return
+    diagnosis = incident.diagnosis
+    if diagnosis.get("decisive") and not only_ended_from_outside(scene.ranks):
+        services.open_(incident.pk, scene.now_ns, "the evidence is decisive")
+    elif stall_s > limit.open_s:
+        services.open_(
+            incident.pk,
+            scene.now_ns,
+            f"no progress for {stall_s:.0f} s, limit {limit.open_s:.0f} s ({limit.source})",
+        )
