@@ -37,9 +37,9 @@ class BlockError(ValueError):
 
 def quantise(value: float | None, resolution: float) -> int:
     """The nearest multiple of ``resolution``; ``MISSING`` for None, NaN, infinity, what no int64 holds."""
-    if value is None or not math.isfinite(value):
+    if value is None or not math.isfinite(scaled := value / resolution):
         return MISSING
-    multiple = round(value / resolution)
+    multiple = round(scaled)
     return multiple if -_SIGN < multiple < _SIGN else MISSING
 
 
