@@ -1,0 +1,195 @@
+"""``diagnose``: from all evidence on one world of one job to a verdict. The one path, offline and live.
+
+In: ``Observation``. Out: ``Diagnosis``: findings worst first, coverage, merged stacks. Pure: no file, socket,
+clock or randomness; the order of traces, facts and stacks does not matter.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Final
+
+from clusterwatch.analysis import crash, groups, process, roots, stacks, timing, wording
+from clusterwatch.analysis.groups import World
+from clusterwatch.analysis.model import Coverage, Diagnosis, Finding, Observation, ProcessState, Severity
+from clusterwatch.analysis.root import Evidence, Root
+from clusterwatch.analysis.sentence import noun, sentence
+from clusterwatch.analysis.verdicts import CATALOGUE
+from clusterwatch.analysis.waitfor import WaitGraph
+
+_MISMATCHES: Final = frozenset({"op_mismatch", "order_mismatch", "size_mismatch", "dtype_mismatch"})
+_SILENT_SHARE_MAX: Final = 0.1
+"""With more of the world unheard than this, "no fault" would be a guess."""
+
+_RANK_OF_CLASS: Final = {"crash": 0, "hang": 1}
+_RANK_OF_SEVERITY: Final = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.UNKNOWN: 2, Severity.INFO: 3}
+
+
+def diagnose(observation: Observation) -> Diagnosis:
+    """The verdict on one look.
+
+    Args:
+        observation: traces, stacks, process facts, timing; any part may be missing.
+
+    Returns:
+        At least one finding; ``no_fault`` and ``not_enough_data`` are findings too.
+
+    Cost: O(entries + ranks x groups).
+    """
+    chosen = groups.newest(observation.traces)
+    stale = timing.stale_ranks(chosen)
+    fresh = replace(observation, traces=tuple(t for rank, t in chosen.items() if rank not in stale))
+    world = groups.build(_sized(fresh, chosen))
+    evidence = process.evidence(fresh, stale)
+    found, graph = _faults(fresh, world, evidence)
+    for root in found:
+        wording.fill(fresh, root, graph)
+    findings = [wording.finding(fresh, world, evidence, r, graph, alone=len(found) == 1) for r in found]
+    findings += observation.log_findings
+    if not findings:
+        findings = [_nothing(fresh, world, stale)]
+    findings.sort(key=_order)
+    named = {rank for f in findings for rank in f.culprit_ranks}
+    suspects = {rank for f in findings for rank in f.suspect_ranks}
+    return Diagnosis(
+        tuple(findings),
+        _coverage(world, stale),
+        stacks.merge(observation.stacks, named, suspects),
+        tuple(sorted(observation.problems, key=lambda p: (p.source, p.reason))),
+    )
+
+
+def _sized(observation: Observation, chosen: groups.Traces) -> Observation:
+    """A rank with a stale dump is still part of the world."""
+    if (
+        observation.world_size is not None
+        or not chosen
+        or max(chosen) in {t.rank for t in observation.traces}
+    ):
+        return observation
+    known = groups.build(observation).size
+    return replace(observation, world_size=max(known, max(chosen) + 1))
+
+
+def _order(finding: Finding) -> tuple[int, int, float, tuple[int, ...], str]:
+    return (
+        _RANK_OF_SEVERITY[finding.severity],
+        _RANK_OF_CLASS.get(finding.fault_class, 2),
+        -finding.confidence,
+        finding.culprit_ranks or finding.suspect_ranks,
+        finding.verdict,
+    )
+
+
+def _faults(observation: Observation, world: World, evidence: Evidence) -> tuple[list[Root], WaitGraph]:
+    failed = crash.judge(observation)
+    if failed is None:
+        if crash.all_ended_well(observation) or observation.advanced:
+            return [], WaitGraph()
+        found, graph = roots.find(world, evidence)
+        return found or _stalled_outside(observation, evidence, graph), graph
+    living = {rank: root for rank, root in evidence.lost.items() if root.verdict != "dead_rank"}
+    found, graph = roots.find(world, replace(evidence, lost=living))
+    wrong = [root for root in found if root.verdict in _MISMATCHES]
+    if wrong:  # a wrong size on gloo ends in an exception of an innocent neighbour: the rings know better
+        for root in wrong:
+            root.why += failed.why[:2]
+        return wrong, graph
+    if not failed.named and len(failed.suspects) < 2:
+        gone = [root for root in found if root.named]
+        gone = gone or list({id(r): r for r in living.values()}.values())
+        if gone:
+            for root in gone:
+                root.why += failed.why[:1]
+            return gone, graph
+    return [_dead_or_failed(observation, failed, graph)], graph
+
+
+def _dead_or_failed(observation: Observation, failed: Root, graph: WaitGraph) -> Root:
+    """A silent death while peers live on and wait is a hang with a dead rank; all else is a crash."""
+    facts = observation.facts
+    quiet = all(facts[rank].exception is None for rank in failed.ranks)
+    alive = [f for f in facts.values() if f.process in (ProcessState.RUNNING, ProcessState.BLOCKED)]
+    others = [f for f in alive if f.exception is None and f.rank not in failed.ranks]
+    if (
+        failed.verdict == "rank_failed"
+        and failed.named
+        and quiet
+        and len(others) * 2 >= len(facts) - 1
+        and graph.open
+    ):
+        failed.verdict = "dead_rank"
+    return failed
+
+
+def _stalled_outside(observation: Observation, evidence: Evidence, graph: WaitGraph) -> list[Root]:
+    """Live and without an open call anywhere: known deaths and stacks are all there is."""
+    if not observation.live or observation.advanced is not False:
+        return []
+    lost = list({id(root): root for root in evidence.lost.values()}.values())
+    if lost:
+        for root in lost:
+            root.certainty *= 0.9
+        return lost
+    if graph.open or not evidence.busy_by_stack:
+        return []
+    causes = Counter(cause for cause in evidence.busy_by_stack.values() if cause)
+    cause = max(sorted(causes), key=causes.__getitem__, default=None)
+    ranks = tuple(sorted(evidence.busy_by_stack))
+    why = [f"{noun(ranks)} stand outside any collective by their stacks"]
+    few = ranks if evidence.waits_by_stack and len(ranks) * 2 <= len(observation.stacks) else ()
+    return [Root("outside_collectives", (), few, cause=cause, why=why, certainty=0.6)]
+
+
+def _coverage(world: World, stale: frozenset[int]) -> Coverage:
+    return Coverage(
+        expected=world.size,
+        reported=len(world.traces) + len(stale),
+        stale=len(stale),
+        truncated=sum(trace.truncated for trace in world.traces.values()),
+    )
+
+
+def _nothing(observation: Observation, world: World, stale: frozenset[int]) -> Finding:
+    heard = len(world.traces) / world.size if world.size else 0.0
+    ended = crash.all_ended_well(observation)
+    calls = any(len(trace.entries) for trace in world.traces.values())
+    enough = ended or bool(observation.advanced) or (calls and 1 - heard <= _SILENT_SHARE_MAX)
+    row = CATALOGUE["no_fault" if enough else "not_enough_data"]
+    if ended:
+        text, why = "All ranks ended by themselves without an error.", ()
+    elif observation.advanced:
+        text, why = "The job is moving: two looks show an advance.", ()
+    elif enough:
+        text = sentence(
+            f"No fault: all {world.size} ranks have issued the newest call of each of their groups."
+        )
+        why = (f"{len(world.traces)} of {world.size} ranks left a dump",)
+    elif not world.traces:
+        text, why = "Not enough data: no rank left a usable dump.", _told(observation, world, stale)
+    elif not calls:
+        text, why = "Not enough data: no rank has recorded a call.", _told(observation, world, stale)
+    else:
+        text = f"Not enough data: {len(world.traces)} of {world.size} ranks left a dump, and nothing is open in them."
+        why = _told(observation, world, stale)
+    return Finding(
+        verdict=row.word,
+        fault_class=row.fault_class,
+        severity=row.severity,
+        summary=text,
+        rule=f"none.{row.word} v1",
+        confidence=(0.9 if ended or observation.advanced else 0.8 * heard) if enough else 0.0,
+        why=why,
+        recommended_action=row.action,
+    )
+
+
+def _told(observation: Observation, world: World, stale: frozenset[int]) -> tuple[str, ...]:
+    lines = []
+    if world.no_dump:
+        lines.append(f"{noun(world.no_dump)} left no dump")
+    if stale:
+        lines.append(f"{noun(stale)} left a dump of an earlier time")
+    lines += [f"{p.source}: {p.reason}" for p in observation.problems[:5]]
+    return tuple(lines)

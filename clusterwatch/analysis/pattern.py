@@ -1,0 +1,139 @@
+"""The job's repeating call pattern: a training loop issues the same calls in the same order, step after step.
+
+In: ``World``. Out: how far each rank is in the pattern, and ranks whose own sequence breaks it by one call too
+many or one too few where their equals' does not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+from clusterwatch.analysis.groups import Group, World
+from clusterwatch.analysis.signature import plain
+
+WINDOW: Final = 400
+"""Newest calls of a rank that are searched for a pattern."""
+_PERIOD_MAX: Final = 128
+_REPEATS_MIN: Final = 3
+
+Token = tuple[str, str, tuple[tuple[int, ...], ...]]
+"""group role, operation, input sizes"""
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """A rank's sequence leaves the pattern at one call."""
+
+    rank: int
+    extra: bool
+    """one call too many; else one too few"""
+    group: Group
+    sequence: int | None
+    op: str
+
+
+def _tokens(world: World, rank: int) -> tuple[list[Token], list[int]]:
+    """The newest collective calls of a rank in the order it issued them, with their entries."""
+    trace = world.traces[rank]
+    entries = trace.entries
+    roles = [group.desc or group.name for group in trace.groups]
+    tokens: list[Token] = []
+    places: list[int] = []
+    for at in range(len(entries) - 1, -1, -1):
+        if entries.is_p2p[at] or entries.sequence[at] is None:
+            continue
+        shapes = entries.input_sizes[at]
+        if plain(entries.op[at]).startswith("alltoall"):
+            shapes = ()  # legal to differ from step to step
+        tokens.append((roles[entries.group[at]], entries.op[at], shapes))
+        places.append(at)
+        if len(tokens) >= WINDOW:
+            break
+    return tokens[::-1], places[::-1]
+
+
+def _misses(tokens: list[Token], period: int) -> int:
+    return sum(a != b for a, b in zip(tokens[period:], tokens, strict=False))
+
+
+def period_of(tokens: list[Token]) -> int | None:
+    """Smallest period that the whole sequence keeps exactly, at least three times; None without one."""
+    for period in range(1, min(_PERIOD_MAX, len(tokens) // _REPEATS_MIN) + 1):
+        if tokens[period:] == tokens[:-period]:
+            return period
+    return None
+
+
+def _edit(tokens: list[Token], period: int, unit: frozenset[Token]) -> tuple[int, bool] | None:
+    """Place and kind of the one call whose removal (or return) makes the sequence keep ``period``."""
+    first = next((i for i in range(period, len(tokens)) if tokens[i] != tokens[i - period]), None)
+    if first is None:
+        return None
+    for at in range(first, max(first - period, 0) - 1, -1):
+        rest = tokens[:at] + tokens[at + 1 :]
+        if rest[period:] == rest[:-period]:
+            return at, True
+    for at in range(first, max(first - period, 0) - 1, -1):
+        lost = tokens[at - period] if at >= period else None
+        if lost in unit:
+            whole = [*tokens[:at], lost, *tokens[at:]]
+            if whole[period:] == whole[:-period]:
+                return at, False
+    return None
+
+
+def breaks(world: World) -> list[Break]:
+    """Ranks with one call too many or too few against the period that most ranks keep.
+
+    Only spoken when at least two ranks keep the pattern exactly and those who break it are fewer.
+    """
+    sequences = {rank: _tokens(world, rank) for rank in world.traces}
+    periods = {rank: period_of(tokens) for rank, (tokens, _) in sequences.items()}
+    keeping = {rank: period for rank, period in periods.items() if period is not None and period > 1}
+    units = Counter((period, frozenset(sequences[rank][0][-period:])) for rank, period in keeping.items())
+    found = []
+    for rank, (tokens, places) in sequences.items():
+        if periods[rank] is not None:
+            continue
+        for (period, unit), count in sorted(units.items(), key=lambda item: (-item[1], item[0][0])):
+            if count < 2 or len(tokens) < _REPEATS_MIN * period or not set(tokens) <= unit:
+                continue
+            edit = _edit(tokens, period, unit)
+            if edit is not None:
+                found.append(_break(world, rank, places, edit))
+                break
+    return found if len(found) < len(keeping) else []
+
+
+def _break(world: World, rank: int, places: list[int], edit: tuple[int, bool]) -> Break:
+    place, extra = edit
+    entries = world.traces[rank].entries
+    at = places[min(place, len(places) - 1)]
+    index = entries.group[at]
+    group = next(g for g in world.groups_of(rank) if g.views[rank].index == index)
+    return Break(rank, extra, group, entries.sequence[at], entries.op[at])
+
+
+def positions(world: World, ranks: list[int]) -> dict[int, float]:
+    """How far each rank is, in calls of the pattern; comparable between ranks of one program.
+
+    Counts by role, so a ring that overflowed does not matter: sequence numbers are absolute. Roles that not
+    all of ``ranks`` take part in are left out.
+    """
+    per_rank: dict[int, dict[str, int]] = {}
+    for rank in ranks:
+        reached: Counter[str] = Counter()
+        for group in world.groups_of(rank):
+            reached[group.role] += group.views[rank].high or 0
+        per_rank[rank] = dict(reached)
+    shared = set.intersection(*(set(row) for row in per_rank.values())) if per_rank else set()
+    return {rank: float(sum(row[role] for role in shared)) for rank, row in per_rank.items()}
+
+
+def last_is_unexpected(world: World, rank: int) -> bool:
+    """Whether a rank's newest call breaks the period that its earlier calls keep."""
+    tokens, _ = _tokens(world, rank)
+    period = period_of(tokens[:-1])
+    return period is not None and tokens[-1] != tokens[-1 - period]

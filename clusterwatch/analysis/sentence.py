@@ -1,0 +1,62 @@
+"""Words for people: rank lists, durations, and the one sentence of a finding (at most 200 characters)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+SENTENCE_MAX_CHARS: Final = 200
+
+
+def ranks_text(ranks: Iterable[int], most: int = 6) -> str:
+    """``0-3, 7`` with ranges; beyond ``most`` parts the rest is counted."""
+    ordered = sorted(set(ranks))
+    parts: list[tuple[int, int]] = []
+    for rank in ordered:
+        if parts and rank == parts[-1][1] + 1:
+            parts[-1] = (parts[-1][0], rank)
+        else:
+            parts.append((rank, rank))
+    texts = []
+    for first, last in parts[:most]:
+        texts.append(
+            str(first) if first == last else f"{first}, {last}" if last == first + 1 else f"{first}-{last}"
+        )
+    left = sum(last - first + 1 for first, last in parts[most:])
+    return ", ".join(texts) + (f" and {left} more" if left else "")
+
+
+def noun(ranks: Iterable[int], most: int = 6) -> str:
+    """``rank 5`` or ``ranks 0-3``."""
+    ordered = sorted(set(ranks))
+    return f"rank{'s' if len(ordered) != 1 else ''} {ranks_text(ordered, most)}"
+
+
+def count(number: int, word: str) -> str:
+    return f"{number:,} {word}{'' if number == 1 else 's'}".replace(",", "\N{NO-BREAK SPACE}")
+
+
+def duration(seconds: float) -> str:
+    """``850 ms``, ``42 s``, ``4 min 12 s``, ``2 h 5 min``."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def sentence(*parts: str) -> str:
+    """Joins clauses, dropping the last ones when they do not fit; a single clause that long is cut."""
+    kept: list[str] = []
+    for part in parts:
+        if part and len(" ".join([*kept, part])) <= SENTENCE_MAX_CHARS:
+            kept.append(part)
+    text = " ".join(kept) or (parts[0] if parts else "")
+    return (
+        text
+        if len(text) <= SENTENCE_MAX_CHARS
+        else text[: SENTENCE_MAX_CHARS - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    )

@@ -1,0 +1,87 @@
+"""The catalogue of verdicts: class, severity, owner, what to do, and how far the evidence goes.
+
+One row per word of DESIGN section 4. Pages, alerts and exit codes read their colours from here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from clusterwatch.analysis.model import Owner, Severity
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """``doc`` is the page under docs/verdicts/; ``decisive`` opens an incident at once."""
+
+    word: str
+    fault_class: str
+    severity: Severity
+    owner: Owner
+    action: str
+    decisive: bool = False
+
+    @property
+    def doc(self) -> str:
+        return f"verdicts/{self.word}"
+
+
+_CRITICAL, _INFO, _UNKNOWN = Severity.CRITICAL, Severity.INFO, Severity.UNKNOWN
+
+_ROWS: Final = (
+    Verdict("missing_rank", "hang", _CRITICAL, Owner.UNKNOWN,
+            "Look at the stack of the named rank: it is outside any collective. Free what it waits for, or "
+            "restart the job without its host."),
+    Verdict("dead_rank", "hang", _CRITICAL, Owner.UNKNOWN,
+            "Restart the job from its last checkpoint; read the kernel log of the host for the reason of the "
+            "death (out of memory, Xid).", decisive=True),
+    Verdict("dead_node", "hang", _CRITICAL, Owner.INFRA,
+            "Drain the host and restart the job from its last checkpoint without it.", decisive=True),
+    Verdict("queued_not_started", "hang", _CRITICAL, Owner.INFRA,
+            "Check the named rank's GPU for Xids and a stuck kernel; drain its host if the GPU does not answer."),
+    Verdict("op_mismatch", "hang", _CRITICAL, Owner.USER,
+            "Fix the named rank's code path: it issues another collective than its peers at this point.",
+            decisive=True),
+    Verdict("order_mismatch", "hang", _CRITICAL, Owner.USER,
+            "Fix the order of the two collectives on the named rank; all members must issue them alike.",
+            decisive=True),
+    Verdict("size_mismatch", "hang", _CRITICAL, Owner.USER,
+            "Fix the tensor the named rank passes: its element count differs from its peers'.", decisive=True),
+    Verdict("dtype_mismatch", "hang", _CRITICAL, Owner.USER,
+            "Fix the type the named rank passes; look for a cast that only it takes.", decisive=True),
+    Verdict("p2p_unmatched", "hang", _CRITICAL, Owner.USER,
+            "Compare the pipeline schedule of the two ranks: one send or receive has no counterpart."),
+    Verdict("cross_group_cycle", "hang", _CRITICAL, Owner.USER,
+            "Make all ranks issue the calls of these groups in one order, or put them on one stream.",
+            decisive=True),
+    Verdict("all_joined_not_finished", "hang", _CRITICAL, Owner.INFRA,
+            "Nobody is missing: check links, GPUs and Xids of the group's hosts, and native stacks."),
+    Verdict("suspect_no_dump", "hang", _CRITICAL, Owner.UNKNOWN,
+            "Look at the suspect's host first: is its process alive, is its GPU? It left no trace."),
+    Verdict("suspect_stale_dump", "hang", _CRITICAL, Owner.UNKNOWN,
+            "Get a fresh dump or stack of the suspect: its file is of an earlier time."),
+    Verdict("outside_collectives", "hang", _CRITICAL, Owner.UNKNOWN,
+            "Nobody waits in a collective: read the merged stacks for what the ranks do instead."),
+    Verdict("rank_failed", "crash", _CRITICAL, Owner.USER,
+            "Read the first failure below; the other ranks' errors follow from it.", decisive=True),
+    Verdict("out_of_memory", "crash", _CRITICAL, Owner.USER,
+            "Lower the memory need of the named rank (batch, sequence, activation checkpointing) or its host's "
+            "load.", decisive=True),
+    Verdict("no_fault", "none", _INFO, Owner.UNKNOWN, "Nothing to do."),
+    Verdict("not_enough_data", "none", _UNKNOWN, Owner.UNKNOWN,
+            "Collect dumps of all ranks, or turn the recorder on (TORCH_FR_BUFFER_SIZE)."),
+)  # fmt: skip
+
+CATALOGUE: Final = {row.word: row for row in _ROWS}
+
+_EXIT_CODES: Final = {"none": 0, "workload": 0, "software": 0, "hang": 2, "crash": 2, "blind": 3}
+
+
+def exit_code(verdict: str, fault_class: str, severity: Severity) -> int:
+    """Exit code of ``analyze`` and ``why``: 0 OK, 1 warning (slow), 2 critical (hang, crash), 3 unknown."""
+    if verdict == "not_enough_data" or fault_class == "blind":
+        return 3
+    if fault_class in _EXIT_CODES:
+        return _EXIT_CODES[fault_class]
+    return 2 if severity is Severity.CRITICAL and fault_class == "health" else 1

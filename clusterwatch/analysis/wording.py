@@ -1,0 +1,264 @@
+"""Puts a ``Root`` into words: ``Finding`` with its sentence, evidence lines, culprits and confidence."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from clusterwatch.analysis import timing, waitfor
+from clusterwatch.analysis.groups import World
+from clusterwatch.analysis.model import Culprit, Downstream, Finding, GroupRef, Observation, Owner, RankFacts
+from clusterwatch.analysis.process import agent_gone
+from clusterwatch.analysis.root import Evidence, Root
+from clusterwatch.analysis.sentence import count, duration, noun, ranks_text, sentence
+from clusterwatch.analysis.stacks import doing
+from clusterwatch.analysis.verdicts import CATALOGUE
+from clusterwatch.analysis.waitfor import WaitGraph
+
+UNPROVEN_MAX: Final = 0.5
+"""Confidence of a hang read from one look whose stall nothing else proves (DESIGN 5.7)."""
+
+_SELF_PROVEN: Final = frozenset(
+    {"op_mismatch", "order_mismatch", "size_mismatch", "dtype_mismatch", "dead_rank", "dead_node", "rank_failed",
+     "out_of_memory"}
+)  # fmt: skip
+_OWNERS: Final = {
+    "data_loading": Owner.USER,
+    "user_code": Owner.USER,
+    "gc": Owner.USER,
+    "compile": Owner.USER,
+    "checkpoint": Owner.INFRA,
+    "io": Owner.INFRA,
+}
+_CAUSE_WORDS: Final = {
+    "data_loading": "it is in its data loader",
+    "checkpoint": "it is saving a checkpoint",
+    "compile": "it is compiling",
+    "gc": "it is collecting garbage",
+    "user_code": "it is in its own code",
+    "stopped": "its process is stopped",
+    "io": "it waits for files or the network",
+    "gil_held": "its interpreter is held",
+    "extra_call": "it made one call too many",
+    "skipped_call": "it left one call out",
+    "wrong_peer": "it addressed the wrong rank",
+    "wrong_size": "the two sizes differ",
+    "agent_gone": "its agent is gone, so nothing is known of it",
+}
+_VERBS: Final = {
+    "missing_rank": "never joined",
+    "dead_rank": "died; its peers wait in",
+    "dead_node": "left with its host; its peers wait in",
+    "queued_not_started": "issued but never ran",
+    "op_mismatch": "issued another operation than its peers in",
+    "order_mismatch": "swapped the order of calls at",
+    "size_mismatch": "passed another size than its peers in",
+    "dtype_mismatch": "passed another type than its peers in",
+    "p2p_unmatched": "never matched",
+    "cross_group_cycle": "deviates from its peers' order and closes a circle of waiting at",
+}
+
+
+def fill(observation: Observation, root: Root, graph: WaitGraph) -> None:
+    """Where a process is known to be gone, the call its peers wait in tells group and sequence."""
+    if root.group is None and root.ranks:
+        waits = [w for rank in root.ranks for w in graph.waiting_on(rank)]
+        if waits:
+            first = min(waits, key=lambda w: (len(w.group.members), w.group.key, w.sequence))
+            at = first.view.entry(first.sequence)
+            root.group, root.sequence = first.group, first.sequence
+            root.op = first.view.trace.entries.op[at] if at is not None else None
+            root.missing = tuple(r for r in (*first.absent, *first.silent) if r in root.ranks)
+    gone = set(agent_gone(observation))
+    if root.verdict == "suspect_no_dump" and root.suspects and set(root.suspects) <= gone:
+        root.cause = "agent_gone"
+
+
+def finding(
+    observation: Observation,
+    world: World,
+    evidence: Evidence,
+    root: Root,
+    graph: WaitGraph,
+    alone: bool,
+) -> Finding:
+    """One fault in words.
+
+    Args:
+        alone: no other fault was found, so everybody who waits is downstream of this one.
+    """
+    row = CATALOGUE[root.verdict]
+    why = list(root.why)
+    confidence = _confidence(observation, world, evidence, root, graph, why)
+    _stack_lines(observation, evidence, root, why)
+    waiting = _downstream(graph, root, alone)
+    group = root.group.ref if root.group is not None else None
+    return Finding(
+        verdict=root.verdict,
+        fault_class=row.fault_class,
+        severity=row.severity,
+        summary=_summary(observation, root, group, len(waiting.ranks)),
+        rule=f"{row.fault_class}.{root.verdict} v1",
+        confidence=confidence,
+        cause=root.cause,
+        owner=_OWNERS.get(root.cause or "", row.owner) if row.owner is Owner.UNKNOWN else row.owner,
+        culprit_ranks=root.named,
+        suspect_ranks=root.suspects,
+        culprits=tuple(_culprit(observation.facts.get(rank), rank) for rank in root.named),
+        group=group,
+        seq=root.sequence,
+        op=root.op,
+        node=root.node or _common_host(observation, root),
+        onset_step=_step(observation, root),
+        downstream=Downstream(waiting.groups, len(waiting.ranks)),
+        why=tuple(dict.fromkeys(why)),
+        recommended_action=row.action,
+        decisive=row.decisive and bool(root.named),
+        joined_ranks=_joined(root),
+        missing_ranks=root.missing,
+    )
+
+
+class _Waiting:
+    """Ranks and groups that stand still because of a root."""
+
+    def __init__(self) -> None:
+        self.ranks: set[int] = set()
+        self.groups = 0
+
+
+def _downstream(graph: WaitGraph, root: Root, alone: bool) -> _Waiting:
+    waiting = _Waiting()
+    if alone:
+        waiting.ranks = {w.rank for w in graph.open} | {r for r in graph.edges if r >= 0 and graph.edges[r]}
+        if root.group is not None:
+            waiting.ranks |= set(root.group.views)
+    else:
+        for rank in root.ranks:
+            waiting.ranks |= waitfor.upstream(graph, rank)
+    if root.verdict != "all_joined_not_finished":
+        waiting.ranks -= set(root.ranks)
+    waiting.groups = len({id(w.group) for w in graph.open if w.rank in waiting.ranks})
+    return waiting
+
+
+def _confidence(
+    observation: Observation,
+    world: World,
+    evidence: Evidence,
+    root: Root,
+    graph: WaitGraph,
+    why: list[str],
+) -> float:
+    confidence = root.certainty
+    if root.verdict not in _SELF_PROVEN:
+        proven, line = timing.stall(observation, world, root, graph)
+        why.append(line)
+        facts = any(rank in evidence.lost for rank in root.ranks)
+        if not proven and not facts:
+            confidence = min(confidence, UNPROVEN_MAX)
+        if root.named and all(evidence.busy_by_stack.get(rank) is not None for rank in root.named):
+            confidence = min(0.97, confidence + 0.1)
+    if world.size:
+        heard = (len(world.traces) + len([r for r in root.ranks if r not in world.traces])) / world.size
+        confidence *= 0.5 + 0.5 * min(heard, 1.0)
+    return confidence
+
+
+def _stack_lines(observation: Observation, evidence: Evidence, root: Root, why: list[str]) -> None:
+    """Adds what the culprit does by its stack, and lets it give the cause."""
+    for one in sorted(observation.stacks, key=lambda s: s.rank):
+        if one.rank not in root.ranks:
+            continue
+        what = doing(one)
+        if what is None or what.waits:
+            continue
+        if root.cause is None and root.verdict in ("missing_rank", "outside_collectives", "p2p_unmatched"):
+            root.cause = what.cause
+        if what.place:
+            why.append(f"rank {one.rank} is in {what.place}")
+
+
+def _culprit(fact: RankFacts | None, rank: int) -> Culprit:
+    if fact is None:
+        return Culprit(rank)
+    return Culprit(rank, fact.host, fact.gpu, fact.gpu_uuid, fact.pid)
+
+
+def _common_host(observation: Observation, root: Root) -> str | None:
+    hosts = {fact.host for rank in root.named if (fact := observation.facts.get(rank)) is not None}
+    return hosts.pop() if len(hosts) == 1 else None
+
+
+def _step(observation: Observation, root: Root) -> int | None:
+    steps = [f.step for rank in root.named if (f := observation.facts.get(rank)) and f.step is not None]
+    return min(steps, default=None)
+
+
+def _joined(root: Root) -> tuple[int, ...]:
+    if root.group is None or root.sequence is None or root.verdict == "p2p_unmatched":
+        return ()
+    return tuple(sorted(rank for rank, view in root.group.views.items() if view.issued(root.sequence)))
+
+
+def _where(root: Root, group: GroupRef | None) -> str:
+    if group is None or root.op is None:
+        return "its peers' call"
+    number = f" {root.sequence}" if root.sequence is not None else ""
+    members = ranks_text(group.ranks, 4)
+    return f"{root.op}{number} of {group.desc or group.name or 'its group'} ({members})"
+
+
+def _who(observation: Observation, ranks: tuple[int, ...]) -> str:
+    text = noun(ranks, 4)
+    fact = observation.facts.get(ranks[0]) if len(ranks) == 1 else None
+    places = (
+        [] if fact is None else [p for p in (fact.host, None if fact.gpu is None else f"GPU {fact.gpu}") if p]
+    )
+    return f"{text} ({', '.join(places)})" if places else text
+
+
+def _opening(observation: Observation, root: Root) -> str:
+    if observation.job is None:
+        return ""
+    verb = "failed" if CATALOGUE[root.verdict].fault_class == "crash" else "stands still"
+    since = f" for {duration(observation.stall_s)}" if observation.stall_s and verb != "failed" else ""
+    return f"Job {observation.job[:40]} {verb}{since}:"
+
+
+def _summary(observation: Observation, root: Root, group: GroupRef | None, waiting: int) -> str:
+    opening = _opening(observation, root)
+    body = _body(observation, root, group)
+    if not opening:
+        body = body[:1].upper() + body[1:]
+    waits = f"; {count(waiting, 'rank')} wait{'s' if waiting == 1 else ''}" if waiting else ""
+    cause = _CAUSE_WORDS.get(root.cause or "")
+    tail = f"({cause})." if cause else ""
+    full = sentence(opening, body + waits + ("" if tail else "."), tail)
+    return full if body in full else sentence(opening, body + ".")
+
+
+def _body(observation: Observation, root: Root, group: GroupRef | None) -> str:
+    where = _where(root, group)
+    if root.verdict in ("rank_failed", "out_of_memory"):
+        return _failed(observation, root)
+    if root.verdict == "all_joined_not_finished":
+        return f"all members joined {where} and none finished: no rank can be named from the trace"
+    if root.verdict in ("suspect_no_dump", "suspect_stale_dump"):
+        what = "left no dump" if root.verdict == "suspect_no_dump" else "left only an old dump"
+        return f"{_who(observation, root.suspects)} {what} and {'is' if len(root.suspects) == 1 else 'are'} suspected: peers wait in {where}"
+    if root.verdict == "outside_collectives":
+        return "no rank waits in a collective, yet none makes progress"
+    verb = _VERBS[root.verdict]
+    if root.named:
+        return f"{_who(observation, root.named)} {verb} {where}"
+    return f"one of {_who(observation, root.suspects)} {verb} {where}; they cannot be told apart"
+
+
+def _failed(observation: Observation, root: Root) -> str:
+    memory = root.verdict == "out_of_memory"
+    what = "ran out of memory" if memory else f"failed first ({root.cause})" if root.cause else "failed first"
+    if root.named:
+        return f"{_who(observation, root.named)} {what}"
+    if len(root.suspects) > 1:
+        return f"{_who(observation, root.suspects)} failed at the same time; which was first cannot be told"
+    return f"ranks failed by their peers' trouble; {_who(observation, root.suspects)} was the first seen"
