@@ -10,7 +10,8 @@ from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from clusterwatch.accounts.models import AuditEntry
+from clusterwatch.accounts.services import audit
+from clusterwatch.incidents.announce import announce
 from clusterwatch.incidents.announce import announce
 from clusterwatch.incidents.models import LIVE_STATES, Incident, IncidentChange, Note
 
@@ -67,7 +68,7 @@ def add_note(incident_id: int, author: str, text: str) -> Note | None:
         return None
     with transaction.atomic():
         note = Note.objects.create(incident_id=incident_id, author=author, text=text)
-        AuditEntry.objects.create(actor=author, action="incident.note", target=f"incident {incident_id}")
+        audit(author, "incident.note", f"incident {incident_id}")
     return note
 
 
@@ -85,11 +86,5 @@ def _record(incident_id: int, actor: str, act: str, before: str, after: str, tex
         text=text[:400],
         actor=actor,
     )
-    AuditEntry.objects.create(
-        actor=actor,
-        action=f"incident.{act}",
-        target=f"incident {incident_id}",
-        before={"value": before},
-        after={"value": after},
-    )
+    audit(actor, f"incident.{act}", f"incident {incident_id}", {"value": before}, {"value": after})
     announce(incident_id)

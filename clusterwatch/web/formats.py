@@ -11,7 +11,7 @@ from django import template
 from django.utils.html import conditional_escape, format_html
 from django.utils.safestring import SafeString, mark_safe
 
-from clusterwatch.web import numbers, words
+from clusterwatch.web import numbers, payloads, words
 
 register = template.Library()
 
@@ -20,6 +20,7 @@ register.filter("lasting", numbers.lasting)
 register.filter("rank_runs", numbers.rank_runs)
 register.filter("bytes_size", numbers.size)
 register.simple_tag(numbers.share, name="share")
+register.simple_tag(payloads.payload_table, name="payload_table")
 register.simple_tag(words.verdict_badge, name="verdict_badge")
 register.simple_tag(words.incident_badge, name="incident_badge")
 register.simple_tag(words.job_badge, name="job_badge")
@@ -42,7 +43,8 @@ ICONS = {
     "down": "M4.5 6.5L8 10l3.5-3.5",
 }
 _BAR = (
-    '<svg class="fill" width="{0}" height="4" aria-hidden="true"><rect class="rest" width="{0}" height="4" rx="2"/>'
+    '<svg class="fill" width="{0}" height="4" aria-hidden="true">'
+    '<rect class="rest" width="{0}" height="4" rx="2"/>'
     '<rect class="part" width="{1}" height="4" rx="2"/></svg>'
 )
 
@@ -146,3 +148,46 @@ def with_query(context: template.Context, **changes: Any) -> str:
             query[key] = str(value)
     text = query.urlencode()
     return f"?{text}" if text else "?"
+
+
+@register.simple_tag
+def coverage_bar(reported: int, expected: int, width: int = 34) -> SafeString:
+    """Reported nodes solid, missing ones as unknown; a single missing one is always seen."""
+    part = 0.0 if expected <= 0 else width * reported / expected
+    if reported < expected:
+        part = min(part, width - 4.0)
+    return format_html(
+        '<svg class="fill cover" width="{0}" height="6" aria-hidden="true"><rect class="rest" width="{0}"'
+        ' height="6" rx="3"/><rect class="part" width="{1}" height="6" rx="3"/></svg>',
+        width,
+        round(max(0.0, part), 1),
+    )
+
+
+@register.simple_tag
+def lost_hours(hours: float) -> str:
+    """GPU-hours whole, below ten with two digits."""
+    return numbers.grouped(hours, 0 if hours >= 10 else 2)
+
+
+@register.simple_tag
+def burn_rate(count: int, live: bool, unit: str) -> str:
+    """What each minute more costs."""
+    if not count:
+        return "nobody counted"
+    if not live:
+        return f"{numbers.grouped(count)} {unit}s stood"
+    per_minute = count / 60
+    return f"{numbers.grouped(per_minute, 0 if per_minute >= 10 else 2)} {unit}-h each minute"
+
+
+@register.simple_tag
+def between(start: datetime, end: datetime) -> str:
+    """How long from one time to the other."""
+    return numbers.lasting((end - start).total_seconds())
+
+
+@register.simple_tag
+def ms_at(at_ms: int) -> SafeString:
+    """A UTC time given in ms."""
+    return at(datetime.fromtimestamp(at_ms / 1000, UTC))

@@ -1,0 +1,72 @@
+"""Frozen evidence as a small table, whatever its JSON looks like: bounded, flat, never trusted as HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from clusterwatch.web.numbers import DASH, rank_runs
+
+ROWS_MAX = 24
+COLUMNS_MAX = 8
+CELL_MAX_CHARS = 240
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadTable:
+    head: list[str] = field(default_factory=list)
+    rows: list[list[str]] = field(default_factory=list)
+    more: int = 0
+    """rows that are only in the raw piece"""
+
+
+def payload_table(payload: Any) -> PayloadTable:
+    """Objects become name and value, lists of objects become a table, plain lists one column."""
+    if isinstance(payload, Mapping):
+        lists = [value for value in payload.values() if _is_table(value)]
+        if len(payload) == 1 and lists:
+            return _table(lists[0])
+        rows = [[_name(key), _cell(value)] for key, value in payload.items()]
+        return PayloadTable([], rows[:ROWS_MAX], max(0, len(rows) - ROWS_MAX))
+    if _is_table(payload):
+        return _table(payload)
+    if isinstance(payload, list):
+        return PayloadTable(
+            [], [[_cell(item)] for item in payload[:ROWS_MAX]], max(0, len(payload) - ROWS_MAX)
+        )
+    return PayloadTable([], [] if payload is None else [[_cell(payload)]])
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) for item in value)
+
+
+def _table(items: list[Mapping[str, Any]]) -> PayloadTable:
+    names = list(dict.fromkeys(key for item in items[:ROWS_MAX] for key in item))
+    kept = [n for n in names if any(item.get(n) not in (None, "", []) for item in items[:ROWS_MAX])]
+    kept = kept[:COLUMNS_MAX]
+    rows = [[_cell(item.get(name)) for name in kept] for item in items[:ROWS_MAX]]
+    return PayloadTable([_name(name) for name in kept], rows, max(0, len(items) - ROWS_MAX))
+
+
+def _name(key: object) -> str:
+    return str(key).replace("_", " ")[:CELL_MAX_CHARS]
+
+
+def _cell(value: Any) -> str:
+    if value is None or value == "":
+        return DASH
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    if isinstance(value, list):
+        if value and all(isinstance(item, int) for item in value):
+            return rank_runs(value)
+        return " > ".join(_cell(item) for item in value[:12])[:CELL_MAX_CHARS] or DASH
+    if isinstance(value, Mapping):
+        text = ", ".join(f"{_name(key)} {_cell(item)}" for key, item in list(value.items())[:12])
+        return text[:CELL_MAX_CHARS] or DASH
+    text = str(value)
+    return text if len(text) <= CELL_MAX_CHARS else text[: CELL_MAX_CHARS - 1] + "\u2026"

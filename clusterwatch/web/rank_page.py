@@ -1,0 +1,174 @@
+"""One rank as its page shows it: facts, groups, last calls from the newest trace, stacks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from clusterwatch.jobs.models import Capture, Job
+from clusterwatch.jobs.progress import GroupView, RankView
+from clusterwatch.store.rank_history import NewestStacks, NewestTrace
+from clusterwatch.web.job_page import RANK_BADGES
+from clusterwatch.web.words import Badge
+from collectors.formats.trace import RankTrace, TraceError, unpack
+
+CALLS_SHOWN = 30
+FRAMES_SHOWN = 40
+THREADS_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One line of the recorder. None = the recorder does not say."""
+
+    group: str
+    number: int | None
+    op: str
+    state: str
+    badge: Badge
+    sizes: str
+    created_at: datetime | None
+    duration_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TraceView:
+    recorder: str
+    want: str
+    taken_at: datetime
+    calls: tuple[Call, ...]
+    """newest first"""
+    held: int
+    truncated: bool
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadView:
+    name: str
+    main: bool
+    frames: tuple[str, ...]
+    """outermost first"""
+
+
+@dataclass(frozen=True, slots=True)
+class StacksView:
+    source: str
+    taken_at: datetime
+    process_state: str
+    wchan: str
+    error: str
+    threads: tuple[ThreadView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RankPage:
+    job: Job
+    view: RankView
+    badge: Badge
+    groups: Sequence[GroupView]
+    traces: tuple[TraceView, ...]
+    stacks: tuple[StacksView, ...]
+    why_no_trace: str
+    why_no_stacks: str
+
+
+_CALL_BADGES = {
+    "completed": Badge("ok", "completed"),
+    "started": Badge("degraded", "started"),
+    "scheduled": Badge("degraded", "scheduled"),
+}
+
+
+def build(
+    job: Job,
+    view: RankView,
+    groups: Sequence[GroupView],
+    traces: Sequence[NewestTrace],
+    stacks: Sequence[NewestStacks],
+    captures: Sequence[Capture],
+) -> RankPage:
+    """Arranges what was read; a damaged trace is told in words."""
+    return RankPage(
+        job=job,
+        view=view,
+        badge=RANK_BADGES[view.state],
+        groups=groups,
+        traces=tuple(_trace(trace) for trace in traces),
+        stacks=tuple(_stacks(stack) for stack in stacks),
+        why_no_trace=_why(view, captures, "ring", "window"),
+        why_no_stacks=_why(view, captures, "stacks"),
+    )
+
+
+def _why(view: RankView, captures: Sequence[Capture], *wanted: str) -> str:
+    """Why there is nothing, in words; the newest capture that asked for it decides."""
+    asked = [c for c in captures if set(wanted) & set(c.want) and (c.ranks is None or view.rank in c.ranks)]
+    if not asked:
+        return "Not captured yet: rings and stacks are read only when a stall is suspected, to spare the job."
+    newest = asked[0]
+    reason = newest.silent_ranks.get(str(view.rank))
+    if reason:
+        return f"Asked at {newest.requested_at:%H:%M:%S} UTC, but the rank gave none: {reason}"
+    if newest.state == Capture.State.REQUESTED:
+        return f"Asked at {newest.requested_at:%H:%M:%S} UTC; the answer is on its way."
+    if view.node_id not in newest.answered_nodes:
+        return f"Asked at {newest.requested_at:%H:%M:%S} UTC, but {view.host} did not answer."
+    return f"Asked at {newest.requested_at:%H:%M:%S} UTC, but this rank was not in the answer."
+
+
+def _trace(stored: NewestTrace) -> TraceView:
+    taken_at = _moment(stored.t_ns)
+    try:
+        trace = unpack(stored.columns)
+    except TraceError as fault:
+        return TraceView(stored.recorder, stored.want, taken_at, (), 0, False, problem=str(fault))
+    calls = tuple(_call(trace, row) for row in reversed(range(len(trace.entries))))
+    return TraceView(stored.recorder, stored.want, taken_at, calls[:CALLS_SHOWN], len(calls), trace.truncated)
+
+
+def _call(trace: RankTrace, row: int) -> Call:
+    entries = trace.entries
+    group = trace.groups[entries.group[row]]
+    state = entries.state[row]
+    number = entries.p2p_sequence[row] if entries.is_p2p[row] else entries.sequence[row]
+    created = entries.created_ns[row]
+    return Call(
+        group=group.desc or group.name,
+        number=number,
+        op=entries.op[row],
+        state=state,
+        badge=_CALL_BADGES.get(state, Badge("unknown", state or "unknown")),
+        sizes=_sizes(entries.input_sizes[row], entries.input_dtypes[row]),
+        created_at=_moment(created) if created else None,
+        duration_ms=entries.duration_ms[row],
+    )
+
+
+def _sizes(sizes: Sequence[Sequence[int]], dtypes: Sequence[str]) -> str:
+    shapes = ["x".join(map(str, shape)) or "scalar" for shape in sizes[:3]]
+    text = ", ".join(shapes) + (", ..." if len(sizes) > 3 else "")
+    return f"{text} {dtypes[0]}" if dtypes and text else text
+
+
+def _stacks(stored: NewestStacks) -> StacksView:
+    threads = sorted(stored.threads, key=lambda thread: not thread.get("main"))
+    return StacksView(
+        source=stored.source,
+        taken_at=_moment(stored.t_ns),
+        process_state=stored.process_state,
+        wchan=stored.wchan,
+        error=stored.error,
+        threads=tuple(_thread(thread) for thread in threads[:THREADS_SHOWN]),
+    )
+
+
+def _thread(raw: dict[str, Any]) -> ThreadView:
+    frames = tuple(str(frame) for frame in raw.get("frames") or ())
+    return ThreadView(str(raw.get("name") or "thread"), bool(raw.get("main")), frames[-FRAMES_SHOWN:])
+
+
+def _moment(ns: int) -> datetime:
+    return datetime.fromtimestamp(ns / 1e9, UTC)

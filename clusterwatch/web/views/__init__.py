@@ -1,0 +1,1 @@
+"""Views: each translates a request into queries and services, and answers with a template."""

@@ -1,0 +1,87 @@
+"""Collectors: each node's agent, when it was heard, and what it lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import redis
+from django.core.paginator import Paginator
+from django.db.models import Sum
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_GET
+
+from clusterwatch.fleet.models import Node
+from clusterwatch.fleet.queries import nodes_of
+from clusterwatch.store import hot
+from clusterwatch.store.models import IngestCursor
+from clusterwatch.web.context import get_frame
+from clusterwatch.web.words import Badge
+from collectors.wire.limits import SILENT_AFTER_S
+
+PAGE_SIZE = 100
+_COUNTS = ("stored", "rejected", "expired", "dropped")
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorRow:
+    node: Node
+    badge: Badge
+    seen_at: datetime | None
+    lanes: dict[str, int]
+    """stored, rejected, expired and dropped records over all epochs and lanes"""
+
+
+def _links() -> dict[int, tuple[int, int]]:
+    try:
+        nodes = hot.read_nodes()
+    except redis.RedisError:
+        return {}
+    links = zip(nodes.link.tolist(), nodes.seen_ns.tolist(), strict=True)
+    return dict(zip(nodes.node_id.tolist(), links, strict=True))
+
+
+def _badge(link: tuple[int, int] | None, now_s: float) -> Badge:
+    if link is None:
+        return Badge("unknown", "Not heard")
+    kind, seen_ns = link
+    if kind == hot.CLOSED_CLEAN:
+        return Badge("idle", "Stopped")
+    if kind == hot.CLOSED:
+        return Badge("failed", "Agent died")
+    if now_s - seen_ns / 1e9 > SILENT_AFTER_S:
+        return Badge("unknown", "Silent")
+    return Badge("ok", "Reports")
+
+
+def _sums(cluster: str, names: list[str]) -> dict[str, dict[str, Any]]:
+    rows = (
+        IngestCursor.objects.filter(cluster=cluster, node__in=names)
+        .values("node")
+        .annotate(**{name: Sum(f"{name}_count") for name in _COUNTS})
+    )
+    return {row["node"]: {name: row[name] for name in _COUNTS} for row in rows}
+
+
+@require_GET
+def listing(request: HttpRequest) -> HttpResponse:
+    """Nodes of the cluster looked at, silent ones alone with ``show=silent``."""
+    frame = get_frame(request)
+    links, now_s = _links(), datetime.now(UTC).timestamp()
+    nodes = nodes_of(frame.cluster.pk if frame.cluster else 0)
+    silent_only = request.GET.get("show") == "silent"
+    if silent_only:
+        heard = [pk for pk, link in links.items() if _badge(link, now_s).state == "ok"]
+        nodes = nodes.exclude(pk__in=heard)
+    page = Paginator(nodes, PAGE_SIZE).get_page(request.GET.get("page"))
+    shown = list(page.object_list)
+    sums = _sums(frame.cluster.name if frame.cluster else "", [node.name for node in shown])
+    rows = []
+    for node in shown:
+        link = links.get(node.pk)
+        seen_at = datetime.fromtimestamp(link[1] / 1e9, UTC) if link else node.last_hello_at
+        rows.append(CollectorRow(node, _badge(link, now_s), seen_at, sums.get(node.name, {})))
+    context = {"here": "collectors", "rows": rows, "page": page, "silent_only": silent_only}
+    return render(request, "web/collectors.html", context)

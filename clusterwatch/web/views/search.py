@@ -1,0 +1,71 @@
+"""One box for everything with a name: jobs (ours and the scheduler's id), hosts, incidents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.db.models import Q
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_GET
+
+from clusterwatch.fleet.models import Node
+from clusterwatch.incidents import queries
+from clusterwatch.jobs.models import Rank
+from clusterwatch.jobs.queries import for_user
+
+HITS_MAX = 20
+QUERY_MAX_CHARS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    kind: str
+    title: str
+    text: str
+    href: str
+
+
+def _jobs(request: HttpRequest, text: str) -> list[Hit]:
+    jobs = for_user(request.user).filter(Q(key__istartswith=text) | Q(name__icontains=text))
+    return [
+        Hit("Job", job.key, job.name or job.cluster.name, f"/jobs/{job.pk}")
+        for job in jobs.order_by("-started_at")[:HITS_MAX]
+    ]
+
+
+def _incidents(request: HttpRequest, text: str) -> list[Hit]:
+    number = text.removeprefix("#").lower().removeprefix("inc").strip()
+    if not number.isdecimal() or len(number) > 18:
+        return []
+    found = queries.for_user(request.user).filter(pk=int(number))
+    return [Hit("Incident", str(i.pk), i.summary, f"/incidents/{i.pk}") for i in found]
+
+
+def _hosts(request: HttpRequest, text: str) -> list[Hit]:
+    nodes = Node.objects.filter(name__icontains=text).select_related("cluster").order_by("name")[:HITS_MAX]
+    newest: dict[int, Rank] = {}
+    ranks = Rank.objects.filter(
+        node__in=[node.pk for node in nodes], job__in=for_user(request.user).order_by()
+    )
+    for rank in ranks.select_related("job").order_by("-started_at")[: HITS_MAX * 16]:
+        newest.setdefault(rank.node_id, rank)
+    return [
+        Hit(
+            "Host",
+            node.name,
+            f"job {newest[node.pk].job.key} ran here last" if node.pk in newest else node.cluster.name,
+            f"/jobs/{newest[node.pk].job_id}" if node.pk in newest else f"/?cluster={node.cluster_id}",
+        )
+        for node in nodes
+    ]
+
+
+@require_GET
+def search(request: HttpRequest) -> HttpResponse:
+    """Hits of all kinds; a single hit is opened at once."""
+    text = request.GET.get("q", "").replace("\0", "").strip()[:QUERY_MAX_CHARS]
+    hits = [*_incidents(request, text), *_jobs(request, text), *_hosts(request, text)] if text else []
+    if len(hits) == 1:
+        return redirect(hits[0].href)
+    return render(request, "web/search.html", {"here": "", "text": text, "hits": hits[: 3 * HITS_MAX]})

@@ -1,0 +1,155 @@
+"""Developer's tool: seeds a database, serves the pages and takes their pictures, light, dark and 360 px wide.
+
+    .venv/bin/python -m tests.web.shots FOLDER [name ...]
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+SIZES = {"1440": (1440, 900), "360": (360, 740)}
+
+
+@contextmanager
+def servers() -> Iterator[str]:
+    """Embedded PostgreSQL and Valkey with a seeded database, and the site; yields its address."""
+    from tests.stack import plan_stack
+
+    folder = Path(tempfile.mkdtemp(prefix="cw-shots-"))
+    stack = plan_stack(folder)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    os.environ |= {
+        "CLUSTERWATCH_STATE_DIR": str(folder),
+        "CLUSTERWATCH_SECRET_KEY": "only-for-pictures-" + "0" * 40,
+        "CLUSTERWATCH_DATABASE_URL": stack.database_url,
+        "CLUSTERWATCH_VALKEY_URL": stack.valkey_url,
+        "CLUSTERWATCH_URL": f"http://127.0.0.1:{port}",
+        "CLUSTERWATCH_LOG_LEVEL": "WARNING",
+        "DJANGO_SETTINGS_MODULE": "clusterwatch.project.settings",
+    }
+    site = None
+    try:
+        stack.start_postgres()
+        stack.start_valkey()
+        _seed()
+        command = [sys.executable, "-m", "uvicorn", "clusterwatch.project.asgi:application", "--port", str(port)]
+        site = subprocess.Popen([*command, "--log-level", "warning"])
+        _wait(f"http://127.0.0.1:{port}/healthz")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        if site is not None:
+            site.terminate()
+            site.wait(10)
+        stack.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _seed() -> None:
+    import django
+
+    django.setup()
+    from django.core.management import call_command
+
+    from tests.web import seed
+
+    call_command("migrate", verbosity=0)
+    seed.people()
+    seeded = seed.seed()
+
+    def beat() -> None:
+        while True:
+            seed.heartbeat(seeded)
+            time.sleep(1)
+
+    threading.Thread(target=beat, daemon=True).start()
+    PAGES.update(
+        {
+            "cluster": f"/?cluster={seeded.simulated.pk}",
+            "cluster-lab": f"/?cluster={seeded.real.pk}",
+            "jobs": f"/jobs?cluster={seeded.real.pk}",
+            "job": f"/jobs/{seeded.job.pk}?cluster={seeded.real.pk}",
+            "job-sim": f"/jobs/{seeded.sim_jobs[1].pk}?cluster={seeded.simulated.pk}",
+            "rank": f"/jobs/{seeded.job.pk}/ranks/5?cluster={seeded.real.pk}",
+            "rank-silent": f"/jobs/{seeded.job.pk}/ranks/7?cluster={seeded.real.pk}",
+            "incidents": f"/incidents?cluster={seeded.real.pk}",
+            "incident": f"/incidents/{seeded.incident.pk}?cluster={seeded.real.pk}",
+            "incident-closed": f"/incidents/{seeded.resolved.pk if seeded.resolved else 0}?cluster={seeded.real.pk}",
+            "collectors": f"/collectors?cluster={seeded.simulated.pk}",
+            "missing": "/incidents/999999",
+        }
+    )
+
+
+PAGES: dict[str, str] = {}
+
+
+def _wait(address: str) -> None:
+    for _ in range(200):
+        try:
+            with urllib.request.urlopen(address) as answer:
+                if answer.status == 200:
+                    return
+        except OSError:
+            time.sleep(0.1)
+    raise RuntimeError("the site did not start")
+
+
+def take(address: str, folder: Path, wanted: list[str]) -> None:
+    """One picture per page, theme and size; says what the console said and what overflows."""
+    from playwright.sync_api import sync_playwright
+
+    from tests.web.seed import PASSWORD
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        for theme in ("light", "dark"):
+            for size, (width, height) in SIZES.items():
+                context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=theme)  # type: ignore[arg-type]
+                page = context.new_page()
+                page.on("console", lambda m: print(f"  console: {m.type}: {m.text[:300]}"))
+                page.on("pageerror", lambda e: print(f"  error: {e}"))
+                page.goto(f"{address}/login/")
+                page.screenshot(path=folder / f"login-{theme}-{size}.png")
+                page.fill("[name=username]", "olga")
+                page.fill("[name=password]", PASSWORD)
+                page.click("button")
+                for name, path in PAGES.items():
+                    if wanted and name not in wanted:
+                        continue
+                    print(name, theme, size)
+                    page.goto(address + path)
+                    page.wait_for_timeout(1500)
+                    over = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+                    if over > 0:
+                        print(f"  {name} overflows by {over} px")
+                    page.screenshot(path=folder / f"{name}-{theme}-{size}.png", full_page=size == "360")
+                context.close()
+        browser.close()
+
+
+if __name__ == "__main__":
+    with servers() as found:
+        take(found, Path(sys.argv[1]), sys.argv[2:])
