@@ -1,0 +1,1 @@
+"""The whole product on real processes: supervisor, servers, agents, torch ranks, browser."""

@@ -1,0 +1,1 @@
+"""Parts of the running product are killed, and what was acknowledged is counted afterwards."""
