@@ -159,7 +159,7 @@ RETENTION_DAYS = {
 
 
 def retention_days(environ: Mapping[str, str] = os.environ) -> dict[str, int]:
-    """``RETENTION_DAYS_<CLASS>`` (e.g. ``CLUSTERWATCH_RETENTION_DAYS_RAW_BLOCK=30``), whole days, 1 to 3650."""
+    """``RETENTION_DAYS_<CLASS>`` (as in ``CLUSTERWATCH_RETENTION_DAYS_RAW_BLOCK``), whole days, 1 to 3650."""
     found = dict(RETENTION_DAYS)
     for name in found:
         variable = f"{PREFIX}RETENTION_DAYS_{name.upper()}"
@@ -177,3 +177,16 @@ def bind(name: str, default: str, environ: Mapping[str, str] = os.environ) -> tu
     if not host or not port.isdigit() or not 0 <= int(port) <= 65535:
         raise EnvironmentFault(f"{PREFIX}{name} must be HOST:PORT, not {value!r}")
     return host.strip("[]"), int(port)
+
+
+def gateway_tls(environ: Mapping[str, str] = os.environ) -> tuple[Path, Path] | None:
+    """(certificate chain, key) files of ``GATEWAY_CERT`` and ``GATEWAY_KEY``; None: plain websocket."""
+    cert, key = environ.get(PREFIX + "GATEWAY_CERT"), environ.get(PREFIX + "GATEWAY_KEY")
+    if not cert and not key:
+        return None
+    if not cert or not key:
+        raise EnvironmentFault(f"{PREFIX}GATEWAY_CERT and {PREFIX}GATEWAY_KEY go together: set both or none")
+    for name, path in (("GATEWAY_CERT", cert), ("GATEWAY_KEY", key)):
+        if not Path(path).is_file():
+            raise EnvironmentFault(f"{PREFIX}{name} names {path}, which is no file")
+    return Path(cert), Path(key)

@@ -1,0 +1,255 @@
+"""Records become rows inside the ingest transaction: which record becomes what is decided here only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+from psycopg.types.json import Jsonb
+
+from clusterwatch.fleet import services as fleet
+from clusterwatch.jobs import announcements, exits
+from clusterwatch.jobs.announcements import Announcement, RefLayout
+from clusterwatch.jobs.exits import NodeWord
+from clusterwatch.store import series
+from collectors.wire import records
+
+_TABLES: Final[dict[type, tuple[str, ...]]] = {
+    records.Block: ("raw_block", "node_minute"),
+    records.Event: ("event",),
+    records.Steps: ("steps",),
+    records.Trace: ("trace",),
+    records.Stacks: ("stacks",),
+    records.PhaseChange: ("phase",),
+    records.Dropped: ("event",),
+}
+TABLE_OF_TAG: Final = {str(kind.__struct_config__.tag): tables[0] for kind, tables in _TABLES.items()}  # type: ignore[attr-defined]
+"""Tag of a record -> the table whose retention it has; other records have none of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Who sent a record, as the handshake proved it."""
+
+    cluster: str
+    node: str
+    epoch: str
+    cluster_id: int
+    node_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    origin: Origin
+    sequence: int
+    record: Any
+
+
+class Applier:
+    """Gathers the records of one transaction; ``finish`` writes them in their order."""
+
+    def __init__(self) -> None:
+        self.layouts: list[RefLayout] = []
+        self._items: list[_Item] = []
+
+    @staticmethod
+    def partitions_of(kept: Iterable[records.Spooled]) -> Iterator[tuple[str, int]]:
+        """(table, t_ns) of every row the records will make."""
+        for record in kept:
+            for table in _TABLES.get(type(record), ()):
+                yield table, record.t_ns
+
+    def add(self, origin: Origin, sequence: int, record: records.Spooled) -> None:
+        self._items.append(_Item(origin, sequence, record))
+
+    def finish(self) -> list[RefLayout]:
+        """Writes everything; returns what hot frames of the announced ranks mean."""
+        self._announce()
+        self._captures_done()
+        jobs = self._job_ids()
+        captures = self._known_captures(jobs)
+        rows = series.Rows()
+        for item in self._items:
+            if isinstance(item.record, records.Inventory):
+                as_json = msgspec.to_builtins(item.record)
+                fleet.note_inventory(item.origin.node_id, item.record, as_json)
+            elif type(item.record) in _ROWS:
+                job_id = jobs.get(_job_key(item)) if getattr(item.record, "id", None) is not None else None
+                _ROWS[type(item.record)](rows, item, job_id, captures)
+        rows.write()
+        return self.layouts
+
+    # --- processes and jobs ----------------------------------------------------------------------
+
+    def _announce(self) -> None:
+        """Announcements, exits and states in the order they were said: a key may end and come again."""
+        pending: list[Announcement] = []
+        taken: set[tuple[Any, ...]] = set()
+        words: list[NodeWord] = []
+        for item in self._items:
+            record, origin = item.record, item.origin
+            if isinstance(record, records.RankInventory):
+                _flush_words(words)
+                identity = record.id
+                place = (origin.cluster_id, identity.job, identity.attempt, identity.world, identity.rank)
+                if place in taken:
+                    self._flush_announcements(pending, taken)
+                taken.add(place)
+                pending.append(Announcement(origin.cluster_id, origin.node_id, origin.epoch, record))
+            elif isinstance(record, records.RankExit) or _is_process_state(record):
+                self._flush_announcements(pending, taken)
+                words.append(NodeWord(origin.cluster_id, origin.node_id, record))
+        self._flush_announcements(pending, taken)
+        _flush_words(words)
+
+    def _flush_announcements(self, pending: list[Announcement], taken: set[tuple[Any, ...]]) -> None:
+        if pending:
+            self.layouts += announcements.apply_announcements(pending)
+            pending.clear()
+            taken.clear()
+
+    def _captures_done(self) -> None:
+        answers: dict[int, list[records.CaptureDone]] = {}
+        for item in self._items:
+            if isinstance(item.record, records.CaptureDone):
+                answers.setdefault(item.origin.node_id, []).append(item.record)
+        if answers:
+            exits.apply_captures_done(answers)
+
+    def _job_ids(self) -> dict[tuple[int, str, int], int]:
+        keys = {
+            _job_key(item)
+            for item in self._items
+            if type(item.record) in _ROWS and getattr(item.record, "id", None) is not None
+        }
+        return exits.ensure_jobs(keys) if keys else {}
+
+    def _known_captures(self, jobs: dict[tuple[int, str, int], int]) -> set[tuple[int, int]]:
+        """(capture, job) pairs that exist: a node may not attach its trace to a foreign capture."""
+        wanted = {
+            item.record.capture_id
+            for item in self._items
+            if isinstance(item.record, records.Trace | records.Stacks) and item.record.capture_id is not None
+        }
+        return exits.capture_jobs(wanted) if wanted and jobs else set()
+
+
+def _flush_words(words: list[NodeWord]) -> None:
+    gone = [word for word in words if isinstance(word.record, records.RankExit)]
+    states = [word for word in words if not isinstance(word.record, records.RankExit)]
+    if states:
+        exits.apply_process_states(states)
+    if gone:
+        exits.apply_exits(gone)
+    words.clear()
+
+
+def _is_process_state(record: records.Spooled) -> bool:
+    return isinstance(record, records.Event) and record.kind == exits.PROCESS_STATE_EVENT
+
+
+def _job_key(item: _Item) -> tuple[int, str, int]:
+    return item.origin.cluster_id, item.record.id.job, item.record.t_ns
+
+
+# --- rows ---------------------------------------------------------------------------------------
+
+
+def _head(item: _Item) -> tuple[Any, ...]:
+    origin = item.origin
+    return origin.cluster_id, origin.node_id, item.record.t_ns, origin.epoch, item.sequence
+
+
+def _rank(item: _Item, job_id: int | None) -> tuple[Any, ...]:
+    identity = item.record.id
+    if identity is None:
+        return None, None, None, None
+    return job_id, identity.attempt, identity.world, identity.rank
+
+
+def _block_rows(rows: series.Rows, item: _Item, job_id: int | None, captures: set[tuple[int, int]]) -> None:
+    block: records.Block = item.record
+    metrics = Jsonb(msgspec.to_builtins(block.metrics))
+    rows.add("raw_block", (*_head(item), block.codec, metrics, block.data))
+    names = [metric.name for metric in block.metrics if metric.name in block.rollup]
+    if not names:
+        return
+    series_count = [len(block.rollup[name]) for name in names]
+    first_index = [1 + sum(series_count[:place]) for place in range(len(names))]
+    columns = [[row[part] for name in names for row in block.rollup[name]] for part in range(4)]
+    rows.add("node_minute", (*_head(item), names, first_index, series_count, *columns))
+
+
+def _event_row(rows: series.Rows, item: _Item, job_id: int | None, captures: set[tuple[int, int]]) -> None:
+    event: records.Event = item.record
+    rows.add(
+        "event",
+        (
+            *_head(item), event.source, event.kind, event.severity, event.text, Jsonb(event.fields),
+            *_rank(item, job_id),
+        ),
+    )  # fmt: skip
+
+
+def _dropped_row(rows: series.Rows, item: _Item, job_id: int | None, captures: set[tuple[int, int]]) -> None:
+    """Records a node had to let go become an event: every gap has a reason."""
+    dropped: records.Dropped = item.record
+    total = sum(dropped.counts.values())
+    text = f"the agent let {total} records of the lane {dropped.lane} go: {dropped.reason}"
+    fields = {name: str(count) for name, count in dropped.counts.items()}
+    rows.add(
+        "event",
+        (*_head(item), "agent", "dropped", "warning", text, Jsonb(fields), None, None, None, None),
+    )
+
+
+def _steps_row(rows: series.Rows, item: _Item, job_id: int | None, captures: set[tuple[int, int]]) -> None:
+    s: records.Steps = item.record
+    columns = (s.step, s.end_ns, s.duration_s, s.data_wait_s, s.checkpoint_s, s.gc_s, s.cpu_s)
+    rows.add("steps", (*_head(item), *_rank(item, job_id), *columns))
+
+
+def _trace_row(rows: series.Rows, item: _Item, job_id: int | None, captures: set[tuple[int, int]]) -> None:
+    trace: records.Trace = item.record
+    capture_id = trace.capture_id if (trace.capture_id, job_id) in captures else None
+    rows.add(
+        "trace",
+        (
+            *_head(item), *_rank(item, job_id), trace.pid, capture_id, trace.want, trace.recorder,
+            trace.columns,
+        ),
+    )  # fmt: skip
+
+
+def _stacks_row(rows: series.Rows, item: _Item, job_id: int | None, captures: set[tuple[int, int]]) -> None:
+    stacks: records.Stacks = item.record
+    capture_id = stacks.capture_id if (stacks.capture_id, job_id) in captures else None
+    threads = Jsonb(msgspec.to_builtins(stacks.threads))
+    rows.add(
+        "stacks",
+        (
+            *_head(item), *_rank(item, job_id), stacks.pid, capture_id, stacks.source, stacks.error,
+            stacks.process_state, stacks.wchan, threads,
+        ),
+    )  # fmt: skip
+
+
+def _phase_row(rows: series.Rows, item: _Item, job_id: int | None, captures: set[tuple[int, int]]) -> None:
+    phase: records.PhaseChange = item.record
+    rows.add(
+        "phase",
+        (*_head(item), *_rank(item, job_id), phase.phase, phase.before, phase.before_s, phase.detail),
+    )
+
+
+_ROWS: Final[dict[type, Any]] = {
+    records.Block: _block_rows,
+    records.Event: _event_row,
+    records.Dropped: _dropped_row,
+    records.Steps: _steps_row,
+    records.Trace: _trace_row,
+    records.Stacks: _stacks_row,
+    records.PhaseChange: _phase_row,
+}

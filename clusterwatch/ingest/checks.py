@@ -1,0 +1,212 @@
+"""Decides about each record from a node: storable, expired, or rejected with a reason. Pure, no I/O.
+
+Everything from a node is untrusted: names hold no control or direction characters, numbers fit their
+columns, times lie between retention and ``CLOCK_AHEAD_MAX_S``, parts unpack within bounds.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import zstandard
+
+from collectors.formats import trace as trace_format
+from collectors.wire import blocks, codec, limits, records
+
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""Never in a name: they would forge lines in logs and reorder text on a page."""
+_UNPRINTABLE: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Replaced in free text, which keeps its line breaks and tabs."""
+_TEXT_FIELDS: Final = frozenset(
+    {
+        "text",
+        "message",
+        "traceback",
+        "detail",
+        "command",
+        "error",
+        "reason",
+        "frames",
+        "facts",
+        "fields",
+        "silent",
+    }
+)
+_INT4_FIELDS: Final = frozenset(
+    {"rank", "attempt", "world_size", "local_rank", "pid", "exit_code", "signal", "cpu_count", "samples"}
+)
+_INT8_MAX: Final = 2**63 - 1
+_INT4_MAX: Final = 2**31 - 1
+GPU_INDEX_MAX: Final = 1_023
+
+
+class Rejected(ValueError):
+    """The record cannot be stored; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One record after its check: exactly one of a record, a reason, or expired."""
+
+    sequence: int
+    size_bytes: int
+    record: records.Spooled | None = None
+    reason: str = ""
+    expired: bool = False
+
+
+def check(
+    lane: records.Lane, sequence: int, payload: bytes, now_ns: int, retention_ns: Mapping[str, int]
+) -> Checked:
+    """Decodes and checks one record.
+
+    Args:
+        retention_ns: how long each kind (tag of the record) is kept.
+    """
+    size = len(payload)
+    try:
+        record = codec.decode_record(payload)
+        tag = record.__struct_config__.tag
+        if records.LANE_OF[str(tag)] != lane:
+            raise Rejected(f"a {tag} does not belong into the lane {lane}")
+        if _is_expired(record.t_ns, now_ns, retention_ns.get(str(tag), _INT8_MAX)):
+            return Checked(sequence, size, expired=True)
+        return Checked(sequence, size, record=_check_content(record))
+    except (codec.WireError, Rejected, blocks.BlockError, trace_format.TraceError) as error:
+        return Checked(sequence, size, reason=str(error)[:500])
+
+
+def check_name(field: str, name: str) -> None:
+    """Raises ``Rejected`` for a name nobody should ever see on a page or in a log."""
+    if _CONTROL.search(name):
+        raise Rejected(f"{field} holds control characters")
+
+
+def _is_expired(t_ns: int, now_ns: int, retention_ns: int) -> bool:
+    if not 0 < t_ns <= _INT8_MAX:
+        raise Rejected("a time that is no time")
+    ahead_s = (t_ns - now_ns) / 1e9
+    if ahead_s > limits.CLOCK_AHEAD_MAX_S:
+        raise Rejected(f"its time is {ahead_s:.0f} s in the future: check the node's clock")
+    return now_ns - t_ns > retention_ns
+
+
+def _check_content(record: records.Spooled) -> records.Spooled:
+    clean: records.Spooled = _cleaned("record", record)
+    checker = _CHECKERS.get(type(clean))
+    if checker is not None:
+        checker(clean)
+    return clean
+
+
+def _cleaned(field: str, value: Any) -> Any:
+    """The value with its free texts made printable; raises on a bad name or a number out of range."""
+    if isinstance(value, str):
+        if field in _TEXT_FIELDS:
+            return _UNPRINTABLE.sub("\ufffd", value)
+        check_name(field, value)
+    elif isinstance(value, bool) or value is None or isinstance(value, bytes):
+        pass
+    elif isinstance(value, int):
+        _check_integer(field, value)
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise Rejected(f"{field} is not a finite number")
+    elif isinstance(value, msgspec.Struct):
+        return _cleaned_struct(value)
+    elif isinstance(value, dict):
+        for key in value:
+            check_name(f"a key of {field}", key)
+        clean_dict = {key: _cleaned(field, part) for key, part in value.items()}
+        return value if all(clean_dict[key] is value[key] for key in value) else clean_dict
+    elif isinstance(value, list):
+        clean_list = [_cleaned(field, part) for part in value]
+        return value if all(map(operator.is_, clean_list, value)) else clean_list
+    return value
+
+
+def _cleaned_struct(value: msgspec.Struct) -> msgspec.Struct:
+    changes = {}
+    for name in value.__struct_fields__:
+        before = getattr(value, name)
+        after = _cleaned(name, before)
+        if after is not before:
+            changes[name] = after
+    return msgspec.structs.replace(value, **changes) if changes else value
+
+
+def _check_integer(field: str, value: int) -> None:
+    largest = _INT4_MAX if field in _INT4_FIELDS else _INT8_MAX
+    if not -largest <= value <= largest:
+        raise Rejected(f"{field} is out of range")
+
+
+# --- per kind ----------------------------------------------------------------------------------------------
+
+
+def _check_rank_inventory(record: records.RankInventory) -> None:
+    if record.pid < 0 or record.world_size < 1 or record.ref < 0:
+        raise Rejected("a rank with an impossible pid, ref or world size")
+    if record.gpu_index is not None and not 0 <= record.gpu_index <= GPU_INDEX_MAX:
+        raise Rejected("gpu_index is out of range")
+    if record.local_rank is not None and record.local_rank < 0:
+        raise Rejected("local_rank is negative")
+    if len(record.groups) > limits.GROUPS_PER_RANK_MAX:
+        raise Rejected(f"{len(record.groups)} groups, the limit is {limits.GROUPS_PER_RANK_MAX}")
+    indices = {group.index for group in record.groups}
+    if len(indices) != len(record.groups) or not all(0 <= i < limits.GROUPS_PER_RANK_MAX for i in indices):
+        raise Rejected("group indices repeat or are out of range")
+    for group in record.groups:
+        if any(not 0 <= rank <= _INT4_MAX for rank in group.ranks):
+            raise Rejected(f"group {group.name} has an impossible member")
+
+
+def _check_steps(record: records.Steps) -> None:
+    rows = len(record.step)
+    columns = (
+        record.end_ns, record.duration_s, record.data_wait_s, record.checkpoint_s, record.gc_s, record.cpu_s,
+    )  # fmt: skip
+    if any(len(column) != rows for column in columns):
+        raise Rejected("step columns of unequal length")
+    if any(duration < 0 for duration in record.duration_s):
+        raise Rejected("a step of negative length")
+
+
+def _check_block(record: records.Block) -> None:
+    blocks.verify(record)
+    if not zstandard.get_frame_parameters(record.data).has_checksum:
+        raise Rejected("the block has no checksum")
+
+
+def _check_trace(record: records.Trace) -> None:
+    if record.recorder not in ("nccl", "generic"):
+        raise Rejected(f"unknown recorder {record.recorder}")
+    found = trace_format.unpack(record.columns)
+    if found.rank != record.id.rank:
+        raise Rejected(f"the columns are those of rank {found.rank}, not of rank {record.id.rank}")
+
+
+def _check_stacks(record: records.Stacks) -> None:
+    if any(len(thread.frames) > limits.FRAMES_PER_STACK_MAX for thread in record.threads):
+        raise Rejected(f"a stack of more than {limits.FRAMES_PER_STACK_MAX} frames")
+
+
+def _check_dropped(record: records.Dropped) -> None:
+    if any(count < 0 for count in record.counts.values()):
+        raise Rejected("a negative count of dropped records")
+
+
+_CHECKERS: Final[dict[type, Any]] = {
+    records.RankInventory: _check_rank_inventory,
+    records.Steps: _check_steps,
+    records.Block: _check_block,
+    records.Trace: _check_trace,
+    records.Stacks: _check_stacks,
+    records.Dropped: _check_dropped,
+}

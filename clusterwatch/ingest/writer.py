@@ -1,0 +1,202 @@
+"""The thread that commits: records of all connections in groups, acknowledged after the commit.
+
+In: ``PendingPut`` from the event loop. Out: ``Committed`` through a callback that the loop runs. While the
+database is away the group at hand is kept and tried again; nothing is acknowledged, senders are slowed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from django.db import connection
+
+from clusterwatch.ingest import checks, commit
+from clusterwatch.ingest.apply import Origin
+from clusterwatch.jobs.announcements import RefLayout
+from clusterwatch.store import series
+from collectors.wire import records
+
+logger = logging.getLogger(__name__)
+
+LINGER_S: Final = 0.02
+"""How long the first record of a group waits for company: fewer commits, at a delay nobody notices."""
+GROUP_MAX_RECORDS: Final = 2_000
+GROUP_MAX_BYTES: Final = 16 * 1024 * 1024
+RETRY_FIRST_S: Final = 0.2
+RETRY_MAX_S: Final = 3.0
+SLOW_PAUSE_S: Final = 2 * RETRY_MAX_S
+"""Senders hold a lane this long after each failed try; always told again before it passes."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingPut:
+    """Records of one lane as they came; ``sender`` is handed back untouched."""
+
+    sender: Any
+    origin: Origin
+    lane: records.Lane
+    items: Sequence[records.PutItem]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A group that is in the database: each put with its result, and what announced ranks mean."""
+
+    results: Sequence[tuple[PendingPut, commit.LaneResult]]
+    layouts: Sequence[RefLayout]
+
+
+@dataclass(slots=True)
+class WriterFigures:
+    """Counts since the start, for the log and the bench."""
+
+    groups: int = 0
+    stored: int = 0
+    rejected: int = 0
+    retries: int = 0
+    busy_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Queue:
+    waiting: deque[PendingPut] = field(default_factory=deque)
+    records: int = 0
+    size_bytes: int = 0
+
+
+class Writer:
+    """Owns its thread and its database connection."""
+
+    def __init__(
+        self,
+        on_committed: Callable[[Committed], None],
+        on_trouble: Callable[[Sequence[PendingPut], float], None],
+        retention_ns: Mapping[str, int],
+    ) -> None:
+        """Args:
+        on_committed: called in this thread after each commit.
+        on_trouble: called in this thread after each failed try, with what waits and for how long to pause.
+        retention_ns: how long each kind of record is kept, by tag.
+        """
+        self.figures = WriterFigures()
+        self._on_committed = on_committed
+        self._on_trouble = on_trouble
+        self._retention_ns = retention_ns
+        self._partitions = series.PartitionCache()
+        self._queue = _Queue()
+        self._changed = threading.Condition()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ingest-writer", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, patience_s: float) -> bool:
+        """Commits what waits, for at most ``patience_s``; False when something stayed uncommitted."""
+        self._stopping.set()
+        with self._changed:
+            self._changed.notify()
+        self._thread.join(patience_s)
+        return not self._thread.is_alive() and not self._queue.waiting
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Payload bytes submitted and not yet committed."""
+        return self._queue.size_bytes
+
+    def submit(self, put: PendingPut) -> None:
+        """Queues a put; order within a lane is kept. The caller bounds how much it submits."""
+        with self._changed:
+            self._queue.waiting.append(put)
+            self._queue.records += len(put.items)
+            self._queue.size_bytes += put.size_bytes
+            self._changed.notify()
+
+    # --- the thread -----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while group := self._next_group():
+                self._commit(group)
+        finally:
+            connection.close()
+
+    def _next_group(self) -> list[PendingPut]:
+        """Waits for a put and gathers its company; empty when stopping and nothing waits."""
+        with self._changed:
+            while not self._queue.waiting:
+                if self._stopping.is_set():
+                    return []
+                self._changed.wait(1.0)
+            deadline = time.monotonic() + LINGER_S
+            while self._queue.records < GROUP_MAX_RECORDS and self._queue.size_bytes < GROUP_MAX_BYTES:
+                left_s = deadline - time.monotonic()
+                if left_s <= 0 or self._stopping.is_set():
+                    break
+                self._changed.wait(left_s)
+            return self._take()
+
+    def _take(self) -> list[PendingPut]:
+        group: list[PendingPut] = []
+        records_left, bytes_left = GROUP_MAX_RECORDS, GROUP_MAX_BYTES
+        while self._queue.waiting and (not group or (records_left > 0 and bytes_left > 0)):
+            put = self._queue.waiting.popleft()
+            self._queue.records -= len(put.items)
+            records_left -= len(put.items)
+            bytes_left -= put.size_bytes
+            group.append(put)
+        return group
+
+    def _commit(self, group: list[PendingPut]) -> None:
+        started_s = time.thread_time()
+        now_ns = time.time_ns()
+        batches = [
+            commit.LaneBatch(
+                put.origin,
+                put.lane,
+                [
+                    checks.check(put.lane, item.sequence, item.payload, now_ns, self._retention_ns)
+                    for item in put.items
+                ],
+            )
+            for put in group
+        ]
+        outcome = self._commit_until_done(group, batches)
+        with self._changed:
+            self._queue.size_bytes -= sum(put.size_bytes for put in group)
+        if outcome is None:
+            return
+        self.figures.groups += 1
+        self.figures.stored += outcome.stored_count
+        self.figures.rejected += sum(len(lane.rejects) for lane in outcome.lanes)
+        self.figures.busy_s += time.thread_time() - started_s
+        self._on_committed(Committed(list(zip(group, outcome.lanes, strict=True)), outcome.layouts))
+
+    def _commit_until_done(
+        self, group: list[PendingPut], batches: Sequence[commit.LaneBatch]
+    ) -> commit.Outcome | None:
+        """Tries until the database has it; None when told to stop before."""
+        pause_s = RETRY_FIRST_S
+        while True:
+            try:
+                return commit.commit(batches, self._partitions)
+            except Exception as error:  # a supervised loop: a fault of ours must not end ingest for everyone
+                if commit.is_away(error):
+                    logger.warning("commit_failed retry_s=%.1f reason=%s", pause_s, commit.first_line(error))
+                else:
+                    logger.exception("commit_fault retry_s=%.1f", pause_s)
+            connection.close()
+            self.figures.retries += 1
+            with self._changed:
+                waiting = [*group, *self._queue.waiting]
+            self._on_trouble(waiting, SLOW_PAUSE_S)
+            if self._stopping.wait(pause_s):
+                return None
+            pause_s = min(2 * pause_s, RETRY_MAX_S)

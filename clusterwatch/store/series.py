@@ -1,0 +1,134 @@
+"""Rows of series into their partitioned tables by binary COPY.
+
+In: rows as tuples in the order of ``COLUMNS``, gathered in a ``Rows``. Out: one COPY per table, inside the
+caller's transaction. ``prepare`` must run before that transaction: making a partition locks its table.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, Final
+
+from django.db import connection
+
+from clusterwatch.store import partitions
+
+_HEAD: Final = (
+    ("cluster_id", "int8"),
+    ("node_id", "int8"),
+    ("t_ns", "int8"),
+    ("epoch", "text"),
+    ("sequence", "int8"),
+)
+_RANK: Final = (("job_id", "int8"), ("attempt", "int4"), ("world", "text"), ("rank", "int4"))
+
+COLUMNS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    "raw_block": (*_HEAD, ("codec", "text"), ("metrics", "jsonb"), ("data", "bytea")),
+    "node_minute": (
+        *_HEAD,
+        ("metrics", "text[]"),
+        ("first_index", "int4[]"),
+        ("series", "int4[]"),
+        ("low", "float4[]"),
+        ("mean", "float4[]"),
+        ("high", "float4[]"),
+        ("last", "float4[]"),
+    ),
+    "event": (
+        *_HEAD,
+        ("source", "text"),
+        ("kind", "text"),
+        ("severity", "text"),
+        ("text", "text"),
+        ("fields", "jsonb"),
+        *_RANK,
+    ),
+    "steps": (
+        *_HEAD,
+        *_RANK,
+        ("step", "int8[]"),
+        ("end_ns", "int8[]"),
+        ("duration_s", "float8[]"),
+        ("data_wait_s", "float8[]"),
+        ("checkpoint_s", "float8[]"),
+        ("gc_s", "float8[]"),
+        ("cpu_s", "float8[]"),
+    ),
+    "trace": (
+        *_HEAD,
+        *_RANK,
+        ("pid", "int8"),
+        ("capture_id", "int8"),
+        ("want", "text"),
+        ("recorder", "text"),
+        ("columns", "bytea"),
+    ),
+    "stacks": (
+        *_HEAD,
+        *_RANK,
+        ("pid", "int8"),
+        ("capture_id", "int8"),
+        ("source", "text"),
+        ("error", "text"),
+        ("process_state", "text"),
+        ("wchan", "text"),
+        ("threads", "jsonb"),
+    ),
+    "phase": (
+        *_HEAD,
+        *_RANK,
+        ("phase", "text"),
+        ("before", "text"),
+        ("before_s", "float8"),
+        ("detail", "text"),
+    ),
+}
+
+
+class Rows:
+    """Rows to be written together; the third value of each is its ``t_ns``."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
+
+    def add(self, table: str, row: tuple[Any, ...]) -> None:
+        self._rows[table].append(row)
+
+    def __len__(self) -> int:
+        return sum(len(rows) for rows in self._rows.values())
+
+    def write(self) -> None:
+        """COPYs every row. Raises what the database says; the caller's transaction is void then."""
+        with connection.cursor() as cursor:
+            for table, rows in sorted(self._rows.items()):
+                columns = COLUMNS[table]
+                names = ", ".join(f'"{name}"' for name, _ in columns)
+                with cursor.copy(f'COPY "{table}" ({names}) FROM STDIN (FORMAT BINARY)') as copy:
+                    copy.set_types([kind for _, kind in columns])
+                    for row in rows:
+                        copy.write_row(row)
+
+
+class PartitionCache:
+    """Which partitions are known to exist; makes missing ones. Safe between threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: set[tuple[str, int]] = set()
+
+    def prepare(self, times: Iterable[tuple[str, int]]) -> None:
+        """Makes the partitions for (table, t_ns) pairs; costs a query only for one not seen before."""
+        starts = {(table, partitions.TABLES[table].start_of(t_ns)) for table, t_ns in times}
+        with self._lock:
+            missing = starts - self._known
+        for table in sorted({table for table, _ in missing}):
+            partitions.ensure(table, [start_ns for name, start_ns in missing if name == table])
+        with self._lock:
+            self._known |= missing
+
+    def forget(self) -> None:
+        """For when somebody else dropped a partition."""
+        with self._lock:
+            self._known.clear()
