@@ -1,7 +1,7 @@
 """What a training process may say: JSON headers of ``hook/protocol.py`` as typed, bounded structs.
 
 Everything from a training process is untrusted: a message of a wrong shape or beyond a bound raises
-``msgspec.ValidationError`` and costs its sender the connection.
+``protocol.ProtocolError`` and costs its sender the connection.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
+from collectors.hook import protocol
 from collectors.wire import limits
 
 Name = Annotated[str, Meta(max_length=limits.NAME_MAX_CHARS)]
@@ -119,6 +120,10 @@ class ExceptionRaised(msgspec.Struct, frozen=True):
     t_ns: TimeNs
 
 
+class Finish(msgspec.Struct, frozen=True):
+    t_ns: TimeNs | None = None
+
+
 class Dump(msgspec.Struct, frozen=True):
     id: Count
     recorder: Name = ""
@@ -156,7 +161,7 @@ KINDS: Final[dict[str, Any]] = {
     "steps": Steps,
     "phase": Phase,
     "exception": ExceptionRaised,
-    "finish": None,
+    "finish": Finish,
     "dump": Dump,
     "stacks": StacksTaken,
     "run": Run,
@@ -164,17 +169,29 @@ KINDS: Final[dict[str, Any]] = {
 }
 
 
-def parse(header: dict[str, Any]) -> Any:
-    """The typed message, or None for a kind this version does not know.
+class _Kind(msgspec.Struct):
+    k: str
 
-    Raises:
-        msgspec.ValidationError: wrong shape, wrong type or beyond a bound.
-    """
-    name = header.get("k")
-    if not isinstance(name, str):
-        raise msgspec.ValidationError("a message without a kind")
-    kind = KINDS.get(name)
-    return msgspec.convert(header, type=kind) if kind is not None else None
+
+_kind = msgspec.json.Decoder(_Kind)
+_DECODERS: Final = {name: msgspec.json.Decoder(kind) for name, kind in KINDS.items()}
+
+
+class Reader(protocol.Reader):
+    """Bytes -> (kind, typed message) and blob; one pass over the JSON per step, no dict in between."""
+
+    def header(self, text: bytes) -> Any:
+        """(kind, message), message None for a kind that this version does not know.
+
+        Raises:
+            protocol.ProtocolError: no JSON, wrong shape, wrong type or beyond a bound.
+        """
+        try:
+            name = _kind.decode(text).k
+            decoder = _DECODERS.get(name)
+            return name, decoder.decode(text) if decoder is not None else None
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise protocol.ProtocolError(f"not a valid message: {error}") from None
 
 
 def clip(text: str, max_chars: int = limits.TEXT_MAX_CHARS) -> str:

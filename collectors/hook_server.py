@@ -20,8 +20,6 @@ import struct
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from collectors import hook_messages as messages
 from collectors import processes
 from collectors.exits import ExitWatch
@@ -44,7 +42,7 @@ class HookConnection(asyncio.Protocol):
 
     def __init__(self, server: HookServer) -> None:
         self._server = server
-        self._reader = protocol.Reader()
+        self._reader = messages.Reader()
         self._reader.blob_max_bytes = 0  # until a dump was asked for
         self._answers: dict[tuple[str, int], asyncio.Future[Any]] = {}
         self._children: set[int] = set()
@@ -66,9 +64,10 @@ class HookConnection(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             return
         try:
-            for header, blob in self._reader.feed(data):
-                self._handle(header, blob)
-        except (protocol.ProtocolError, msgspec.ValidationError, HookError) as error:
+            for (kind, message), blob in self._reader.feed(data):
+                if message is not None:
+                    self._handle(kind, message, blob)
+        except (protocol.ProtocolError, HookError) as error:
             self._refuse(str(error))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -114,10 +113,7 @@ class HookConnection(asyncio.Protocol):
         waiting = any(kind == "dump" for kind, _ in self._answers)
         self._reader.blob_max_bytes = protocol.BLOB_MAX_BYTES if waiting else 0
 
-    def _handle(self, header: dict[str, Any], blob: bytes) -> None:
-        kind = header.get("k")
-        message = messages.parse(header)
-        table = self._server.table
+    def _handle(self, kind: str, message: Any, blob: bytes) -> None:
         if kind == "hello":
             self._hello(message)
         elif kind == "run":
@@ -130,10 +126,10 @@ class HookConnection(asyncio.Protocol):
             answer = self._answers.get((kind, message.id))
             if answer is not None and not answer.done():
                 answer.set_result((message, blob) if kind == "dump" else message)
-        elif message is not None or kind == "finish":
-            if self.state is None:
-                raise HookError(f"{kind} before hello")
-            self._tell(table, self.state, str(kind), message)
+        elif self.state is None:
+            raise HookError(f"{kind} before hello")
+        else:
+            self._tell(self._server.table, self.state, kind, message)
 
     def _tell(self, table: RankTable, state: RankState, kind: str, message: Any) -> None:
         if kind == "groups":

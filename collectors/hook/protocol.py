@@ -9,7 +9,8 @@ From the hook (``k``):
 hello      v, pid, rank, world_size, local_rank, job, attempt, world, role, torch, backend,
            started_ns, command, blind [words], gpu_index, gpu_uuid, job_name, user
 groups     groups [{index, name, desc, backend, ranks, recorder_id}] (whole list, on change)
-progress   t_ns, step, phase, phase_since_ns, groups [[index, enqueued, completed, sequence]]
+progress   t_ns, step, phase, phase_since_ns, groups [[index, enqueued, completed, sequence]],
+           p2p {count, open [{op, peer, group, since_ns}]}, cost_s of the hook so far, dropped frames
 steps      columns as in ``collectors.wire.records.Steps`` without id
 phase      t_ns, phase, before, before_s, detail
 exception  type, message, traceback, t_ns
@@ -18,7 +19,9 @@ dump       id, recorder ("nccl" | "generic"), format ("pickle" | "json"), error;
 stacks     id, threads [{name, frames [outermost first], main}], error
 ========== ===================================================================================
 
-From the agent: ``want`` with id and what ("window" | "ring" | "stacks"), ``bye``.
+From the agent: ``want`` with id and what ("window" | "ring" | "stacks"), ``bye``. A ``want`` of a dump may say
+``recorder`` (without it the one that holds open calls answers) and ``frames`` true (stacks in the dump;
+the first such dump holds the GIL for up to 2 s).
 From ``clusterwatch-run`` (its own connection): ``run`` (pid of the child, job), ``exit`` (pid, code, signal).
 
 Unknown ``k`` and unknown fields are ignored; an unknown ``v`` closes the connection.
@@ -78,10 +81,14 @@ class Reader:
         text = bytes(self._buffer[_LENGTHS.size : _LENGTHS.size + header_bytes])
         blob = bytes(self._buffer[_LENGTHS.size + header_bytes : end])
         del self._buffer[:end]
+        return self.header(text), blob
+
+    def header(self, text: bytes) -> dict[str, Any]:
+        """The header of a frame. The agent overrides it to get typed messages at once."""
         try:
             header = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise ProtocolError(f"header is not JSON: {error}") from error
         if not isinstance(header, dict):
             raise ProtocolError("header is not a JSON object")
-        return header, blob
+        return header

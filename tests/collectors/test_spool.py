@@ -75,7 +75,7 @@ class SpoolMachine(RuleBasedStateMachine):
         self.written: set[tuple[str, int]] = set()
         self.on_disk: dict[Path, int] = {}
         self.committed: dict[Lane, dict[int, bytes]] = {lane: {} for lane in LANES}
-        self.sent: dict[Lane, int] = {lane: 0 for lane in LANES}
+        self.sent: dict[Lane, int] = dict.fromkeys(LANES, 0)
         self.open()
 
     def open(self) -> None:

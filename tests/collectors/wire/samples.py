@@ -1,7 +1,7 @@
 """One message of each kind, fixed for ever: what ``tests/data/wire/v1.json`` holds as bytes.
 
-After a change of the wire that keeps old bytes readable, ``python -m tests.collectors.wire.samples`` adds what
-is new to the file; it never changes an entry that is there.
+After a change of the wire that keeps old bytes readable, ``python -m tests.collectors.wire.samples`` adds
+what is new to the file; it never changes an entry that is there.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ def messages() -> dict[str, Any]:
             fields={"state": "T"}, id=RANK,
         ),
         "dropped": records.Dropped(
-            t_ns=T_NS, lane="bulk", counts={"block": 3}, reason="spool_full", first_sequence=2, last_sequence=4
+            t_ns=T_NS, lane="bulk", counts={"block": 3}, reason="spool_full", first_sequence=2,
+            last_sequence=4,
         ),
         "block": block(b"frozen"),
     }  # fmt: skip
