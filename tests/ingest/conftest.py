@@ -18,6 +18,7 @@ import redis
 django.setup()  # this file is read before the root one's hook that does it
 
 from django.db import connection  # noqa: E402
+
 from clusterwatch.accounts.services import create_token  # noqa: E402
 from clusterwatch.fleet.services import ensure_cluster  # noqa: E402
 from clusterwatch.ingest.hub import Gateway, GatewayConfig  # noqa: E402
