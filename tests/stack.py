@@ -42,6 +42,10 @@ class Stack:
         """The process id of `postgres` or `valkey`."""
         return self._running[name].pid
 
+    def is_running(self, name: str) -> bool:
+        """Whether `postgres` or `valkey` was started here and still runs."""
+        return name in self._running and self._running[name].poll() is None
+
     def start_postgres(self) -> None:
         """Starts PostgreSQL and waits until it answers."""
         prepare_postgres(self.postgres)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterwatch.ops.errors import OpsError
-from collectors.config import short_socket_path
+from collectors.hook.socket_path import short_socket_path
 
 STATE_FOLDER_MODE = 0o711
 PRIVATE_FOLDER_MODE = 0o700

@@ -23,7 +23,7 @@ RUN_ID_VARIABLE = "CLUSTERWATCH_RUN_ID"
 LOOK_EVERY_S = 0.05
 LOOK_EVERY_WHEN_READY_S = 0.5
 GIVE_UP_AFTER_FAILURES = 3
-START_LIMIT_S = 120.0
+START_LIMIT_S = 90.0
 
 
 class Supervisor:
@@ -44,6 +44,7 @@ class Supervisor:
         self.children = {spec.name: Child(spec, own_env, logs / f"{spec.name}.log") for spec in specs}
         self.phase = "starting"
         self.error = ""
+        self.start_limit_s = START_LIMIT_S
         self.extra: dict[str, str] = {}
         self._say = say
         self._stop_asked = False
@@ -63,12 +64,13 @@ class Supervisor:
         Raises:
             OpsError: a required process cannot be started; everything is stopped then.
         """
-        deadline_s = time.monotonic() + START_LIMIT_S
+        deadline_s = time.monotonic() + self.start_limit_s
         self._write()
         while not self._stop_asked:
             self._look()
-            self._give_up_on_required()
-            if all(map(self._is_settled, self.children.values())) or time.monotonic() > deadline_s:
+            late = time.monotonic() > deadline_s
+            self._give_up_on_required(late)
+            if late or all(map(self._is_settled, self.children.values())):
                 self._tell_late()
                 break
             time.sleep(LOOK_EVERY_S)
@@ -130,10 +132,11 @@ class Supervisor:
                 f"log: {child.log_path}"
             )
 
-    def _give_up_on_required(self) -> None:
+    def _give_up_on_required(self, late: bool) -> None:
         for child in self.children.values():
-            if child.spec.required and child.failures_in_a_row >= GIVE_UP_AFTER_FAILURES:
-                reason = child.last_log_line() or child.last_exit
+            failing = child.failures_in_a_row >= GIVE_UP_AFTER_FAILURES or (late and not child.is_up)
+            if child.spec.required and failing:
+                reason = child.last_log_line() or child.last_exit or "it does not answer"
                 self.error = f"{child.spec.name} cannot be started: {reason} (log: {child.log_path})"
                 self.stop()
                 self.phase = "failed"
