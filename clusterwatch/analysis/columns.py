@@ -12,7 +12,7 @@ from typing import Final
 from collectors.formats.trace import RankTrace
 
 KEPT_CALLS: Final = 256
-"""Newest calls of a group that stay comparable; a pairing error is at most a few calls old when a job stops."""
+"""Newest calls of a group that stay comparable; when a job stops, its error is a few calls old."""
 
 
 @dataclass(slots=True, eq=False)

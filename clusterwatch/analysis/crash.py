@@ -21,13 +21,15 @@ CLOCK_ERROR_NS: Final = 500_000_000
 """Two hosts' clocks are held to agree this well and no better when failures are put in order."""
 
 _PEER_ERROR: Final = re.compile(
-    r"connection (closed|reset|refused|aborted)|broken pipe|closed by peer|socket (closed|timeout)|timed? ?out"
+    r"connection (closed|reset|refused|aborted)|broken pipe|closed by peer|socket (closed|timeout)"
+    r"|timed? ?out"
     r"|watchdog|nccl (communicator|remote|system|internal)|ncclremoteerror|remote (process|peer)|aborted"
     r"|op\.preamble|nbytes|gloo.{0,200}(transport|enforce)|heartbeat|signalexception|distbackenderror"
     r"|store.{0,40}(get|wait)|rendezvous",
     re.IGNORECASE | re.DOTALL,
 )
-"""Words of errors that a rank gets from its peers' trouble. Source: gloo transport/tcp, torch ProcessGroupNCCL."""
+"""Words of errors that a rank gets from its peers' trouble. Source: gloo's transport/tcp, torch's
+ProcessGroupNCCL and TCPStore."""
 
 _OUT_OF_MEMORY: Final = re.compile(
     r"out ?of ?memory|cannot allocate memory|can't allocate memory|std::bad_alloc|MemoryError", re.IGNORECASE

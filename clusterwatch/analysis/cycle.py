@@ -10,6 +10,7 @@ from collections import Counter
 from clusterwatch.analysis import pattern
 from clusterwatch.analysis.groups import Group, World
 from clusterwatch.analysis.root import Root
+from clusterwatch.analysis.sentence import noun
 from clusterwatch.analysis.waitfor import Wait, WaitGraph
 
 
@@ -17,30 +18,38 @@ def judge(world: World, graph: WaitGraph, ring: frozenset[int]) -> Root:
     """The ring as one finding: by majority of the ranks that take part in both calls, else suspects."""
     waits = [w for w in graph.open if w.rank in ring and (w.absent or w.behind)]
     calls = _calls(waits)
-    odd = _minority(calls, world)
-    top = max(calls, key=lambda c: (len(calls[c]), -c[1], c[0].key))
-    others = [c for c in calls if not set(calls[c]) <= set(odd)] if odd else list(calls)
-    main = max(others or [top], key=lambda c: (len(calls[c]), -c[1], c[0].key))
+    extra = _beyond_siblings(calls, world)
+    odd = extra or _minority(calls, world) or _outvoted(calls, ring) or _unexpected(calls, world)
+    kept = [c for c in calls if not set(calls[c]) <= odd] or list(calls)
+    if extra:
+        kept = [c for c in calls if set(calls[c]) <= extra]
+    main = max(kept, key=lambda c: (len(c[0].views), len(calls[c]), -c[1], c[0].key))
     op = next(_op(w) for w in waits if (w.group, w.sequence) == main)
+    ordered = sorted(calls.items(), key=lambda item: (item[0][0].key, item[0][1]))
     why = [
-        f"{len(ranks)} rank{'s wait' if len(ranks) > 1 else ' waits'} in call {sequence} of {group.role} "
-        f"({group.name})"
-        for (group, sequence), ranks in sorted(calls.items(), key=lambda item: (item[0][0].key, item[0][1]))
+        f"{noun(ranks)} in call {sequence} of {group.role} ({group.name})"
+        for (group, sequence), ranks in ordered
     ][:4]
-    if odd:
-        why.append(f"{len(odd)} of {len(ring)} ranks took the calls in another order than their equals")
-    else:
-        why.append("the ranks of the ring are evenly split, so the deviating one cannot be told")
+    why.append(_verdict_line(bool(extra), odd, ring))
     return Root(
-        "cross_group_cycle",
+        "op_mismatch" if extra else "cross_group_cycle",
         tuple(sorted(odd)),
         () if odd else tuple(sorted(ring)),
         main[0],
         main[1],
         op,
+        cause="extra_call" if extra else None,
         why=why,
         certainty=0.8 if odd else 0.6,
     )
+
+
+def _verdict_line(extra: bool, odd: set[int], ring: frozenset[int]) -> str:
+    if extra:
+        return f"{noun(odd)} is one call beyond every sibling group, though it is awaited elsewhere"
+    if odd:
+        return f"{len(odd)} of {len(ring)} ranks took the calls in another order than their equals"
+    return "the ranks of the ring are evenly split, so the deviating one cannot be told"
 
 
 def _op(wait: Wait) -> str:
@@ -55,7 +64,10 @@ def _calls(waits: list[Wait]) -> dict[tuple[Group, int], list[int]]:
     return calls
 
 
-def _minority(calls: dict[tuple[Group, int], list[int]], world: World) -> set[int]:
+_Calls = dict[tuple[Group, int], list[int]]
+
+
+def _minority(calls: _Calls, world: World) -> set[int]:
     """Ranks that made one call before the other where most ranks of both groups made them the other way."""
     votes: Counter[int] = Counter()
     ordered = sorted(calls, key=lambda c: (c[0].key, c[1]))
@@ -63,22 +75,45 @@ def _minority(calls: dict[tuple[Group, int], list[int]], world: World) -> set[in
         for second in ordered[number + 1 :]:
             if first[0] is second[0]:
                 continue
-            shared = set(first[0].views) & set(second[0].views)
+            shared = set(first[0].members) & set(second[0].members) & set(world.traces)
             only_first = {r for r in shared if _issued(first, r) and not _issued(second, r)}
             only_second = {r for r in shared if _issued(second, r) and not _issued(first, r)}
             if only_first and only_second and len(only_first) != len(only_second):
-                votes.update(min(only_first, only_second, key=len))
-    if not votes:
-        return _unexpected(calls, world)
-    most = max(votes.values())
+                votes.update(only_first if len(only_first) < len(only_second) else only_second)
+    most = max(votes.values(), default=0)
     return {rank for rank, count in votes.items() if count == most}
 
 
+def _outvoted(calls: _Calls, ring: frozenset[int]) -> set[int]:
+    """Ranks of the ring that lack a call which most of its group, beyond the ring, has made."""
+    lacking: Counter[int] = Counter()
+    for group, sequence in calls:
+        made = sum(view.issued(sequence) for view in group.views.values())
+        absent = {rank for rank in ring & set(group.members) if not _issued((group, sequence), rank)}
+        if len(group.members) > 2 and made * 2 > len(group.members) and len(absent) * 2 < made:
+            lacking.update(absent)
+    return set(lacking) if set(lacking) != set(ring) else set()
+
+
+def _beyond_siblings(calls: _Calls, world: World) -> set[int]:
+    """Ranks alone in a call that no sibling group has reached: they made one call too many."""
+    found: set[int] = set()
+    for (group, sequence), _ in calls.items():
+        siblings = [g.high for g in world.groups if g.role == group.role and g is not group]
+        issued = {rank for rank, view in group.views.items() if view.issued(sequence)}
+        rest = [view.high or 0 for rank, view in group.views.items() if rank not in issued]
+        reached = {high for high in siblings if high is not None}
+        if len(siblings) > 1 and rest and reached == set(rest) == {sequence - 1} and len(issued) == 1:
+            found |= issued
+    return found if len(found) == 1 else set()
+
+
 def _issued(call: tuple[Group, int], rank: int) -> bool:
-    return call[0].views[rank].issued(call[1])
+    view = call[0].views.get(rank)
+    return view is not None and view.issued(call[1])
 
 
-def _unexpected(calls: dict[tuple[Group, int], list[int]], world: World) -> set[int]:
+def _unexpected(calls: _Calls, world: World) -> set[int]:
     """Ranks whose last call is not the one their own pattern has next, when fewer than those where it is."""
     ranks = {rank for members in calls.values() for rank in members}
     astray = {rank for rank in ranks if pattern.last_is_unexpected(world, rank)}

@@ -18,7 +18,6 @@ from clusterwatch.analysis.sentence import noun, sentence
 from clusterwatch.analysis.verdicts import CATALOGUE
 from clusterwatch.analysis.waitfor import WaitGraph
 
-_MISMATCHES: Final = frozenset({"op_mismatch", "order_mismatch", "size_mismatch", "dtype_mismatch"})
 _SILENT_SHARE_MAX: Final = 0.1
 """With more of the world unheard than this, "no fault" would be a guess."""
 
@@ -91,7 +90,7 @@ def _faults(observation: Observation, world: World, evidence: Evidence) -> tuple
         return found or _stalled_outside(observation, evidence, graph), graph
     living = {rank: root for rank, root in evidence.lost.items() if root.verdict != "dead_rank"}
     found, graph = roots.find(world, replace(evidence, lost=living))
-    wrong = [root for root in found if root.verdict in _MISMATCHES]
+    wrong = [root for root in found if root.verdict in wording.MISMATCHES]
     if wrong:  # a wrong size on gloo ends in an exception of an innocent neighbour: the rings know better
         for root in wrong:
             root.why += failed.why[:2]
@@ -157,10 +156,11 @@ def _nothing(observation: Observation, world: World, stale: frozenset[int]) -> F
     calls = any(len(trace.entries) for trace in world.traces.values())
     enough = ended or bool(observation.advanced) or (calls and 1 - heard <= _SILENT_SHARE_MAX)
     row = CATALOGUE["no_fault" if enough else "not_enough_data"]
+    why: tuple[str, ...] = ()
     if ended:
-        text, why = "All ranks ended by themselves without an error.", ()
+        text = "All ranks ended by themselves without an error."
     elif observation.advanced:
-        text, why = "The job is moving: two looks show an advance.", ()
+        text = "The job is moving: two looks show an advance."
     elif enough:
         text = sentence(
             f"No fault: all {world.size} ranks have issued the newest call of each of their groups."
@@ -171,7 +171,8 @@ def _nothing(observation: Observation, world: World, stale: frozenset[int]) -> F
     elif not calls:
         text, why = "Not enough data: no rank has recorded a call.", _told(observation, world, stale)
     else:
-        text = f"Not enough data: {len(world.traces)} of {world.size} ranks left a dump, and nothing is open in them."
+        heard_of = f"{len(world.traces)} of {world.size} ranks"
+        text = f"Not enough data: {heard_of} left a dump, and nothing is open in them."
         why = _told(observation, world, stale)
     return Finding(
         verdict=row.word,

@@ -102,9 +102,9 @@ def build(observation: Observation) -> World:
                 loose[(told_group.name, told_group.desc)][rank] = view
     _settle(groups, loose, range(told))
     size = observation.world_size or max(told, _lone_rank(groups, told))
-    for group in groups.values():
-        if _is_world(group.name, group.desc) and len(group.members) == told < size:
-            group.members = tuple(range(size))
+    for placed in groups.values():
+        if _is_world(placed.name, placed.desc) and len(placed.members) == told < size:
+            placed.members = tuple(range(size))
     _complete(list(groups.values()), size)
     silent = tuple(rank for rank in range(size) if rank not in traces)
     return World(size, sorted(groups.values(), key=lambda g: g.key), traces, silent)

@@ -182,7 +182,7 @@ def _shifted(group: Group, sequence: int, odd: tuple[int, ...], usual: Signature
 
 
 def _all_to_all(group: Group) -> Mismatch | None:
-    """All-to-all by totals: what all send must be what all receive. The odd one stands out of an even split."""
+    """All-to-all by totals: what all send is what all receive. The odd one stands out of an even split."""
     high = group.high
     if high is None or len(group.views) != len(group.members) or len(group.views) < 2:
         return None

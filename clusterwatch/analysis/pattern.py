@@ -1,7 +1,7 @@
-"""The job's repeating call pattern: a training loop issues the same calls in the same order, step after step.
+"""The job's repeating call pattern: a training loop issues the same calls in the same order at each step.
 
-In: ``World``. Out: how far each rank is in the pattern, and ranks whose own sequence breaks it by one call too
-many or one too few where their equals' does not.
+In: ``World``. Out: how far each rank is in the pattern, and ranks whose own sequence breaks it by one call
+too many or one too few where their equals' does not.
 """
 
 from __future__ import annotations
@@ -12,14 +12,18 @@ from typing import Final
 
 from clusterwatch.analysis.groups import Group, World
 from clusterwatch.analysis.signature import plain
+from clusterwatch.analysis.stacks import user_frame
 
 WINDOW: Final = 400
 """Newest calls of a rank that are searched for a pattern."""
 _PERIOD_MAX: Final = 128
 _REPEATS_MIN: Final = 3
 
-Token = tuple[str, str, tuple[tuple[int, ...], ...]]
-"""group role, operation, input sizes"""
+_FOREIGN_TAIL_MAX: Final = 4
+"""Calls after the last step (a barrier, a checkpoint) that may follow the pattern."""
+
+Token = tuple[str, str, tuple[tuple[int, ...], ...], str]
+"""group role, operation, input sizes, line of the user's code where the dump holds stacks"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +51,12 @@ def _tokens(world: World, rank: int) -> tuple[list[Token], list[int]]:
         shapes = entries.input_sizes[at]
         if plain(entries.op[at]).startswith("alltoall"):
             shapes = ()  # legal to differ from step to step
-        tokens.append((roles[entries.group[at]], entries.op[at], shapes))
+        site = user_frame(reversed(entries.frames[at]))
+        tokens.append((roles[entries.group[at]], entries.op[at], shapes, site))
         places.append(at)
         if len(tokens) >= WINDOW:
             break
     return tokens[::-1], places[::-1]
-
-
-def _misses(tokens: list[Token], period: int) -> int:
-    return sum(a != b for a, b in zip(tokens[period:], tokens, strict=False))
 
 
 def period_of(tokens: list[Token]) -> int | None:
@@ -84,27 +85,51 @@ def _edit(tokens: list[Token], period: int, unit: frozenset[Token]) -> tuple[int
     return None
 
 
+def _kinds(unit: frozenset[Token]) -> set[tuple[str, str]]:
+    return {token[:2] for token in unit}
+
+
+def _steady(tokens: list[Token]) -> tuple[int, frozenset[Token]] | None:
+    """Period and its calls, also when a few calls of other kinds follow the last repetition."""
+    for tail in range(_FOREIGN_TAIL_MAX + 1):
+        body = tokens[: len(tokens) - tail]
+        period = period_of(body)
+        if period is None or period == 1:
+            continue
+        unit = frozenset(body[-period:])
+        return (period, unit) if not _kinds(frozenset(tokens[len(body) :])) & _kinds(unit) else None
+    return None
+
+
 def breaks(world: World) -> list[Break]:
     """Ranks with one call too many or too few against the period that most ranks keep.
 
     Only spoken when at least two ranks keep the pattern exactly and those who break it are fewer.
     """
     sequences = {rank: _tokens(world, rank) for rank in world.traces}
-    periods = {rank: period_of(tokens) for rank, (tokens, _) in sequences.items()}
-    keeping = {rank: period for rank, period in periods.items() if period is not None and period > 1}
-    units = Counter((period, frozenset(sequences[rank][0][-period:])) for rank, period in keeping.items())
+    steady = {rank: kept for rank, (tokens, _) in sequences.items() if (kept := _steady(tokens)) is not None}
+    patterns = Counter(steady.values())
     found = []
     for rank, (tokens, places) in sequences.items():
-        if periods[rank] is not None:
+        if rank in steady:
             continue
-        for (period, unit), count in sorted(units.items(), key=lambda item: (-item[1], item[0][0])):
-            if count < 2 or len(tokens) < _REPEATS_MIN * period or not set(tokens) <= unit:
-                continue
-            edit = _edit(tokens, period, unit)
+        for (period, unit), count in sorted(patterns.items(), key=lambda item: (-item[1], item[0][0])):
+            edit = _edit_against(tokens, period, unit) if count > 1 else None
             if edit is not None:
                 found.append(_break(world, rank, places, edit))
                 break
-    return found if len(found) < len(keeping) else []
+    return found if len(found) < len(steady) else []
+
+
+def _edit_against(tokens: list[Token], period: int, unit: frozenset[Token]) -> tuple[int, bool] | None:
+    """The edit that brings a sequence back to a pattern; None when it is of another kind of program."""
+    kinds = _kinds(unit)
+    while tokens and tokens[-1][:2] not in kinds:
+        tokens = tokens[:-1]
+    strange = [token for token in tokens if token not in unit]
+    if len(tokens) < _REPEATS_MIN * period or len(strange) > 1:
+        return None
+    return _edit(tokens, period, unit) if _kinds(frozenset(strange)) <= kinds else None
 
 
 def _break(world: World, rank: int, places: list[int], edit: tuple[int, bool]) -> Break:

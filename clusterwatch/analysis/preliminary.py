@@ -7,7 +7,7 @@ names a culprit only by process evidence; numbers alone give suspects, with conf
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from clusterwatch.analysis.model import (
@@ -29,6 +29,7 @@ RULE: Final = "live.progress v1"
 SUSPECTS_NAMED_RATIO: Final = 0.5
 """More suspects than this part of the ranks is no hint: nobody is named."""
 SUSPECTS_NAMED_AT_LEAST: Final = 2
+SUMMARY_MAX_CHARS: Final = 200
 CLOCKS_APART_NS: Final = 500_000_000
 """NTP keeps hosts within milliseconds, yet eight nodes of one fault were logged within 0.5 s
 (marin-community/marin#8934)."""
@@ -94,6 +95,7 @@ _KINDS: Final[Mapping[Reason, _Kind]] = {
 
 
 def diagnose_stall(
+    job: str,
     world: WorldState,
     stall_s: float,
     facts: Mapping[int, RankFacts],
@@ -103,6 +105,7 @@ def diagnose_stall(
     """What can be said of a stalled world now.
 
     Args:
+        job: its name for people.
         world: a world whose motion is STALLED.
         stall_s: seconds since its last progress.
         facts: by global rank; may be incomplete.
@@ -114,19 +117,21 @@ def diagnose_stall(
         finding = _named(world, stall_s, facts, state, known)
     else:
         finding = _unnamed(world, stall_s, state, known)
+    finding = replace(finding, summary=f"Job {job} stands still: {finding.summary}."[:SUMMARY_MAX_CHARS])
     return Diagnosis((finding,), coverage)
 
 
-def diagnose_failure(facts: Mapping[int, RankFacts], coverage: Coverage) -> Diagnosis:
+def diagnose_failure(job: str, facts: Mapping[int, RankFacts], coverage: Coverage) -> Diagnosis:
     """What exits alone say of a failure: the first to fail, or which cannot be told apart.
 
     Clocks of different hosts differ, so failures on other hosts within ``CLOCKS_APART_NS`` of the first are
     suspects with it.
 
     Args:
+        job: its name for people.
         facts: by global rank; at least one exited and not normally.
     """
-    failed = [f for f in facts.values() if f.process is ProcessState.EXITED and f.clean_exit is False]
+    failed = [f for f in facts.values() if f.process is ProcessState.EXITED and f.clean_exit is not True]
     failed.sort(key=lambda fact: (_failed_ns(fact), fact.rank))
     first = failed[0]
     near = [
@@ -141,7 +146,7 @@ def diagnose_failure(facts: Mapping[int, RankFacts], coverage: Coverage) -> Diag
         verdict="rank_failed",
         fault_class="crash",
         severity=Severity.CRITICAL,
-        summary=f"{_who(names, hosts)} {verb}: {_how(first)}"[:200],
+        summary=f"Job {job} failed: {_who(names, hosts)} {verb} ({_how(first)})."[:SUMMARY_MAX_CHARS],
         rule="live.exits v1",
         confidence=0.6 if alone else 0.4,
         culprit_ranks=names if alone else (),
@@ -256,7 +261,7 @@ def _finding(
         verdict=verdict,
         fault_class="none" if unknown else "hang",
         severity=Severity.UNKNOWN if unknown else Severity.CRITICAL,
-        summary=summary[:200],
+        summary=summary,
         rule=RULE,
         confidence=confidence,
         cause=cause,

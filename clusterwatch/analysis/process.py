@@ -1,7 +1,7 @@
 """Process and node evidence: ranks that are known to be dead, stopped, frozen, or on a lost node.
 
-In: ``Observation.facts`` and stacks. Out: ``Evidence`` for the search of roots. A lost agent proves nothing of
-its ranks: the host answered last we knew.
+In: ``Observation.facts`` and stacks. Out: ``Evidence`` for the search of roots. A lost agent proves nothing
+of its ranks: the host answered last we knew.
 """
 
 from __future__ import annotations

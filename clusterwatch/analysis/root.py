@@ -1,4 +1,4 @@
-"""A fault as the engine finds it, before it is put into words: ``Root``; and what it may rest on: ``Evidence``."""
+"""A fault as the engine finds it, not yet in words: ``Root``; and what it may rest on: ``Evidence``."""
 
 from __future__ import annotations
 

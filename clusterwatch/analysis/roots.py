@@ -1,6 +1,6 @@
 """Where a stall starts: the ranks that wait for nobody while others wait for them.
 
-In: ``World`` and ``Evidence`` (process facts, stacks). Out: ``Root`` per independent fault, and the wait graph.
+In: ``World`` and ``Evidence`` (process facts, stacks). Out: ``Root`` per independent fault, and the graph.
 Order of proof: mismatched calls, breaks of the call pattern, processes known gone, calls that peers
 finished, then the sinks of the wait graph, cycles, and last calls that all have joined.
 """
@@ -8,13 +8,14 @@ finished, then the sinks of the wait graph, cycles, and last calls that all have
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-from clusterwatch.analysis import cycle, mismatch, p2p, pattern, waitfor
+from clusterwatch.analysis import cycle, mismatch, p2p, pattern, stacks, waitfor
 from clusterwatch.analysis.columns import View, is_gloo
 from clusterwatch.analysis.groups import Group, World
 from clusterwatch.analysis.p2p import Half, Pairing
 from clusterwatch.analysis.root import Evidence, Root
+from clusterwatch.analysis.sentence import noun
 from clusterwatch.analysis.signature import ALL_PARTY, plain
 from clusterwatch.analysis.waitfor import Wait, WaitGraph
 
@@ -91,7 +92,7 @@ def _from_mismatch(found: mismatch.Mismatch) -> Root:
     at = next(iter(found.said))
     usual = found.usual.text() if found.usual else None
     why = (
-        [f"{rank_word(found.odd)} passed {found.said[found.odd[0]].text()}, the others {usual}"]
+        [f"{noun(found.odd)} passed {found.said[found.odd[0]].text()}, the others {usual}"]
         if (found.odd and usual)
         else [f"rank {rank} passed {what.text()}" for rank, what in list(found.said.items())[:4]]
     )
@@ -111,11 +112,6 @@ def _from_mismatch(found: mismatch.Mismatch) -> Root:
     )
 
 
-def rank_word(ranks: Iterable[int]) -> str:
-    ordered = sorted(ranks)
-    return f"rank {ordered[0]}" if len(ordered) == 1 else f"ranks {', '.join(map(str, ordered[:6]))}"
-
-
 def _breaks(world: World, graph: WaitGraph, explained: set[int]) -> list[Root]:
     """A rank that made one call more or one less than its equals, found in its own sequence."""
     found = []
@@ -132,8 +128,8 @@ def _breaks(world: World, graph: WaitGraph, explained: set[int]) -> list[Root]:
                 op=item.op,
                 cause="extra_call" if item.extra else "skipped_call",
                 why=[
-                    f"rank {item.rank} made {word} of {item.op} in {item.group.role}: its own sequence leaves "
-                    "the period that its equals keep",
+                    f"rank {item.rank} made {word} of {item.op} in {item.group.role}: its own sequence "
+                    "leaves the period that its equals keep",
                 ],
                 certainty=0.85,
             )
@@ -240,17 +236,6 @@ def _by_call(graph: WaitGraph) -> dict[tuple[int, int], list[Wait]]:
     return calls
 
 
-def _issue_key(group: Group, sequence: int) -> tuple[int, int, tuple[str, str, tuple[int, ...]]]:
-    """Order of calls by when the first member made them; then the smaller group."""
-    times = []
-    for view in group.views.values():
-        at = view.entry(sequence)
-        created = view.trace.entries.created_ns[at] if at is not None else None
-        if created is not None:
-            times.append(created)
-    return (min(times, default=1 << 63), len(group.members), group.key)
-
-
 def _sinks(
     world: World,
     graph: WaitGraph,
@@ -301,8 +286,10 @@ def _name_sinks(
     roots = []
     if busy:
         sure += busy
-    elif stood and not explained:
-        if world.no_dump:
+    elif quiet and not explained:
+        if not stood:
+            roots.append(_unseen_partner(_furthest_behind(world, quiet, absent), quiet, absent))
+        elif world.no_dump:
             blind = sorted({*blind, *world.no_dump})
         else:
             roots.append(_furthest_behind(world, stood, absent))
@@ -342,11 +329,12 @@ def _oldest_open(view: View, sequence: int) -> bool:
 
 
 def _missing(world: World, rank: int, waits: list[Wait]) -> Root:
-    first = min(waits, key=lambda w: _issue_key(w.group, w.sequence))
-    crowd = [q for q in first.absent]
-    most = len(crowd) * 2 > len(first.group.members) > 2
+    first = min(waits, key=lambda w: waitfor.issue_key(w.group, w.sequence))
+    most = len(first.absent) * 2 > len(first.group.members) > 2
     high = first.group.views[rank].high if rank in first.group.views else None
     last = f"its last call there is {high}" if high is not None else "it made no call there"
+    why = [f"rank {rank} never issued {_op(first)} {first.sequence} of {first.group.role}: {last}"]
+    why += _last_call(world, rank)
     return Root(
         "missing_rank",
         () if most else (rank,),
@@ -354,14 +342,25 @@ def _missing(world: World, rank: int, waits: list[Wait]) -> Root:
         first.group,
         first.sequence,
         _op(first),
-        why=[f"rank {rank} never issued {_op(first)} {first.sequence} of {first.group.role}: {last}"],
+        why=why,
         certainty=0.5 if most else 0.9,
         missing=first.absent,
     )
 
 
+def _last_call(world: World, rank: int) -> list[str]:
+    """Where in the user's code the rank's newest recorded call was made: it has got past that line."""
+    trace = world.traces[rank]
+    if not len(trace.entries):
+        return []
+    place = stacks.user_frame(reversed(trace.entries.frames[-1]))
+    group = trace.groups[trace.entries.group[-1]]
+    what = f"{trace.entries.op[-1]} {trace.entries.sequence[-1]} of {group.desc or group.name}"
+    return [f"rank {rank} last issued {what}, from {place}"] if place else []
+
+
 def _furthest_behind(world: World, ranks: list[int], absent: dict[int, list[Wait]]) -> Root:
-    """gloo records no send or receive: of ranks without an open call only the last in the pattern is named."""
+    """Of gloo ranks without an open call, who may wait unseen, only the last in the pattern is named."""
     reached = pattern.positions(world, ranks)
     roots = {rank: _missing(world, rank, absent[rank]) for rank in ranks}
 
@@ -394,11 +393,26 @@ def _furthest_behind(world: World, ranks: list[int], absent: dict[int, list[Wait
         first.why += other.why
     if len(ranks) > len(last):
         first.why.append(
-            f"{rank_word(set(ranks) - set(last))} also lack{'s' if len(ranks) - len(last) == 1 else ''} a call, "
-            "but further on in the job's call pattern"
+            f"further on in the job's call pattern, a call is lacking from {noun(set(ranks) - set(last))} too"
         )
     first.certainty = 0.75 if first.named else 0.5
     return first
+
+
+_SUSPECTS_MAX = 8
+
+
+def _unseen_partner(last: Root, ranks: list[int], absent: dict[int, list[Wait]]) -> Root:
+    """Every rank that lacks a call waits by its stack: for a send or receive that gloo does not record.
+
+    One of them, or of those in a call with them, broke the exchange.
+    """
+    near = {*ranks, *(wait.rank for rank in ranks for wait in absent[rank])}
+    last.verdict, last.named = "p2p_unmatched", ()
+    last.suspects = tuple(sorted(near if len(near) <= _SUSPECTS_MAX else ranks))
+    last.certainty = 0.4
+    last.why.append(f"{noun(ranks)} wait in a call by their stacks; gloo records no send or receive")
+    return last
 
 
 def _partner(rank: int, halves: list[Half]) -> Root:
@@ -433,15 +447,15 @@ def _no_dump(
         if not ranks:
             continue
         waits = [w for rank in ranks for w in silent.get(rank, ())] or [w for q in quiet for w in absent[q]]
-        first = min(waits, key=lambda w: _issue_key(w.group, w.sequence))
+        first = min(waits, key=lambda w: waitfor.issue_key(w.group, w.sequence))
         reason = "left no dump" if verdict == "suspect_no_dump" else "left only a dump of an earlier time"
-        why = [f"{rank_word(ranks)} {reason}; every other member of the call is accounted for"]
+        why = [f"{noun(ranks)} {reason}; every other member of the call is accounted for"]
         if quiet:
-            why.append(f"{rank_word(quiet)} may wait for it in a send or receive, which gloo does not record")
+            why.append(f"{noun(quiet)} may wait for it in a send or receive, which gloo does not record")
         found.append(
             Root(
                 verdict, (), tuple(ranks), first.group, first.sequence, _op(first), why=why, certainty=0.4,
-                missing=tuple(r for r in ranks if r in first.group.members),
+                missing=(*first.absent, *first.silent),
             )
         )  # fmt: skip
     return found
@@ -464,7 +478,7 @@ def _joined(world: World, graph: WaitGraph, pairing: Pairing, covered: set[int])
         ]
         newest = [w for w in stuck if w.sequence == w.group.high or len(w.view.open) > 1]
         if newest:
-            first = min(newest, key=lambda w: _issue_key(w.group, w.sequence))
+            first = min(newest, key=lambda w: waitfor.issue_key(w.group, w.sequence))
             why = [
                 f"all {len(first.group.members)} members issued {_op(first)} {first.sequence}, none finished"
             ]

@@ -29,7 +29,7 @@ _NATIVE_WAIT: Final = re.compile(
 )
 
 _CAUSES: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
-    ("data_loading", re.compile(r"torch/utils/data/|[( ]_next_data |load_batch|/datasets?/|dataloader", re.I)),
+    ("data_loading", re.compile(r"torch/utils/data/|_next_data |load_batch|/datasets?/|dataloader", re.I)),
     ("checkpoint", re.compile(r"torch/serialization\.py|distributed/checkpoint/|^\w*save_checkpoint")),
     (
         "compile",
@@ -39,6 +39,10 @@ _CAUSES: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     ("io", re.compile(r"\((?:[^)]*/)?(socket|ssl|urllib/request|http/client|subprocess|selectors)\.py:")),
 )  # fmt: skip
 """Source: module layout of torch 2.x and of the standard library."""
+
+
+RECORDER: Final = "recorder"
+"""Source of stacks that a dump holds: where its newest call was issued, not where the rank is now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,25 +69,28 @@ def _python(frames: Iterable[str]) -> tuple[str, ...]:
 
 
 def doing(stacks: RankStacks) -> Doing | None:
-    """Reads the main thread's stack from the inside out; None without one."""
+    """Reads the main thread's stack from the inside out; None without one that was taken now."""
+    if stacks.source == RECORDER:
+        return None
     frames = _python(main_frames(stacks))
     if not frames:
         return None
     if stacks.process_state == "T":
-        return Doing("stopped", False, _user_frame(frames))
+        return Doing("stopped", False, user_frame(frames))
     if any(map(_WAITING.search, frames)) or any(map(_NATIVE_WAIT.search, main_frames(stacks))):
-        return Doing(None, True, _user_frame(frames))
+        return Doing(None, True, user_frame(frames))
     for frame in reversed(frames):
         for cause, pattern in _CAUSES:
             if pattern.search(frame):
-                return Doing(cause, False, _user_frame(frames))
+                return Doing(cause, False, user_frame(frames))
     if "_engine_run_backward" in frames[-1]:  # inside C++ autograd: compute or a hook that waits, unseen
         return None
-    return Doing("user_code", False, _user_frame(frames))
+    return Doing("user_code", False, user_frame(frames))
 
 
-def _user_frame(frames: tuple[str, ...]) -> str:
-    for frame in reversed(frames):
+def user_frame(frames: Iterable[str]) -> str:
+    """The innermost frame outside of libraries, of frames outermost first; empty when there is none."""
+    for frame in reversed(tuple(frames)):
         place = _PLACE.match(frame)
         if place is not None and not _LIBRARY.search(place["file"]):
             return frame
@@ -93,16 +100,16 @@ def _user_frame(frames: tuple[str, ...]) -> str:
 def merge(
     stacks: Iterable[RankStacks], culprits: Collection[int] = (), suspects: Collection[int] = ()
 ) -> tuple[MergedStack, ...]:
-    """Identical main-thread stacks once, the fewest ranks first."""
-    together: dict[tuple[tuple[str, ...], str], set[int]] = defaultdict(set)
+    """Identical main-thread stacks once per role, the named ranks' first, then the fewest ranks first."""
+    together: dict[tuple[tuple[str, ...], str, str], set[int]] = defaultdict(set)
     for one in stacks:
         frames = _python(main_frames(one))
+        role = "culprit" if one.rank in culprits else "suspect" if one.rank in suspects else "waiting"
         if frames:
-            together[(frames, one.source)].add(one.rank)
-    merged = []
-    for (frames, source), ranks in together.items():
-        named = ranks & set(culprits)
-        role = "culprit" if named else "suspect" if ranks & set(suspects) else "waiting"
-        merged.append(MergedStack(frames, tuple(sorted(ranks)), source, role))
+            together[(frames, one.source, role)].add(one.rank)
+    merged = [
+        MergedStack(frames, tuple(sorted(ranks)), source, role)
+        for (frames, source, role), ranks in together.items()
+    ]
     order = {"culprit": 0, "suspect": 1, "waiting": 2}
-    return tuple(sorted(merged, key=lambda m: (order[m.role], len(m.ranks), m.ranks, m.frames)))
+    return tuple(sorted(merged, key=lambda m: (order[m.role], len(m.ranks), m.ranks, m.frames, m.source)))

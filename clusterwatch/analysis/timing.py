@@ -27,7 +27,7 @@ _STALE_GAPS: Final = 20
 
 
 def longest_gap_ns(traces: Iterable[RankTrace]) -> int:
-    """The longest pause between two calls in a row of any rank, ns; 0 when no rank made two. Cost: O(entries)."""
+    """The longest pause between two calls in a row of any rank, ns; 0 without one. Cost: O(entries)."""
     longest = 0
     for trace in traces:
         times = [t for t in trace.entries.created_ns if t is not None]
@@ -92,7 +92,7 @@ def stall(observation: Observation, world: World, root: Root, graph: WaitGraph) 
         if age > max(_AGE_MIN_NS, _GAPS * gap):
             return (
                 True,
-                f"the call has been open for {age / 1e9:.1f} s; the job's longest own gap is {gap / 1e9:.1f} s",
+                f"the call is open for {age / 1e9:.1f} s; the job's longest own gap is {gap / 1e9:.1f} s",
             )
     return False, "one look only, and the open call is young: a stall is presumed, not proven"
 

@@ -100,6 +100,17 @@ def _first_issue_ns(group: Group, sequence: int) -> int | None:
     return min(times, default=None)
 
 
+def issue_key(group: Group, sequence: int) -> tuple[int, int, tuple[str, str, tuple[int, ...]]]:
+    """Order of calls by when the first member made them; then the smaller group."""
+    times = []
+    for view in group.views.values():
+        at = view.entry(sequence)
+        created = view.trace.entries.created_ns[at] if at is not None else None
+        if created is not None:
+            times.append(created)
+    return (min(times, default=1 << 63), len(group.members), group.key)
+
+
 def waits_in(world: World, group: Group) -> list[Wait]:
     """The first open call of every member of ``group`` and where the others stand with it."""
     first: dict[int, int] = {}

@@ -17,10 +17,10 @@ from clusterwatch.analysis.waitfor import WaitGraph
 UNPROVEN_MAX: Final = 0.5
 """Confidence of a hang read from one look whose stall nothing else proves (DESIGN 5.7)."""
 
-_SELF_PROVEN: Final = frozenset(
-    {"op_mismatch", "order_mismatch", "size_mismatch", "dtype_mismatch", "dead_rank", "dead_node", "rank_failed",
-     "out_of_memory"}
-)  # fmt: skip
+MISMATCHES: Final = frozenset({"op_mismatch", "order_mismatch", "size_mismatch", "dtype_mismatch"})
+_SELF_PROVEN: Final = MISMATCHES | {"dead_rank", "dead_node", "rank_failed", "out_of_memory"}
+"""Verdicts that one look proves: no passing of time is part of the evidence."""
+
 _OWNERS: Final = {
     "data_loading": Owner.USER,
     "user_code": Owner.USER,
@@ -30,24 +30,23 @@ _OWNERS: Final = {
     "io": Owner.INFRA,
 }
 _CAUSE_WORDS: Final = {
-    "data_loading": "it is in its data loader",
-    "checkpoint": "it is saving a checkpoint",
-    "compile": "it is compiling",
-    "gc": "it is collecting garbage",
-    "user_code": "it is in its own code",
-    "stopped": "its process is stopped",
-    "io": "it waits for files or the network",
-    "gil_held": "its interpreter is held",
-    "extra_call": "it made one call too many",
-    "skipped_call": "it left one call out",
-    "wrong_peer": "it addressed the wrong rank",
-    "wrong_size": "the two sizes differ",
-    "agent_gone": "its agent is gone, so nothing is known of it",
+    "data_loading": "data loading",
+    "checkpoint": "checkpoint",
+    "compile": "compilation",
+    "gc": "garbage collection",
+    "user_code": "user code",
+    "stopped": "process stopped",
+    "io": "waits for files or the network",
+    "gil_held": "interpreter held",
+    "extra_call": "one call too many",
+    "skipped_call": "one call left out",
+    "wrong_peer": "wrong peer addressed",
+    "wrong_size": "sizes differ",
+    "agent_gone": "agent gone, state unknown",
 }
 _VERBS: Final = {
     "missing_rank": "never joined",
     "dead_rank": "died; its peers wait in",
-    "dead_node": "left with its host; its peers wait in",
     "queued_not_started": "issued but never ran",
     "op_mismatch": "issued another operation than its peers in",
     "order_mismatch": "swapped the order of calls at",
@@ -63,7 +62,7 @@ def fill(observation: Observation, root: Root, graph: WaitGraph) -> None:
     if root.group is None and root.ranks:
         waits = [w for rank in root.ranks for w in graph.waiting_on(rank)]
         if waits:
-            first = min(waits, key=lambda w: (len(w.group.members), w.group.key, w.sequence))
+            first = min(waits, key=lambda w: waitfor.issue_key(w.group, w.sequence))
             at = first.view.entry(first.sequence)
             root.group, root.sequence = first.group, first.sequence
             root.op = first.view.trace.entries.op[at] if at is not None else None
@@ -130,8 +129,8 @@ def _downstream(graph: WaitGraph, root: Root, alone: bool) -> _Waiting:
     waiting = _Waiting()
     if alone:
         waiting.ranks = {w.rank for w in graph.open} | {r for r in graph.edges if r >= 0 and graph.edges[r]}
-        if root.group is not None:
-            waiting.ranks |= set(root.group.views)
+        if root.group is not None and root.verdict in MISMATCHES:
+            waiting.ranks |= {r for r, v in root.group.views.items() if v.issued(root.sequence or 0)}
     else:
         for rank in root.ranks:
             waiting.ranks |= waitfor.upstream(graph, rank)
@@ -203,7 +202,9 @@ def _joined(root: Root) -> tuple[int, ...]:
 def _where(root: Root, group: GroupRef | None) -> str:
     if group is None or root.op is None:
         return "its peers' call"
-    number = f" {root.sequence}" if root.sequence is not None else ""
+    number = (
+        "" if root.sequence is None else f" (p2p {root.sequence})" if "-" in root.op else f" {root.sequence}"
+    )
     members = ranks_text(group.ranks, 4)
     return f"{root.op}{number} of {group.desc or group.name or 'its group'} ({members})"
 
@@ -232,8 +233,8 @@ def _summary(observation: Observation, root: Root, group: GroupRef | None, waiti
         body = body[:1].upper() + body[1:]
     waits = f"; {count(waiting, 'rank')} wait{'s' if waiting == 1 else ''}" if waiting else ""
     cause = _CAUSE_WORDS.get(root.cause or "")
-    tail = f"({cause})." if cause else ""
-    full = sentence(opening, body + waits + ("" if tail else "."), tail)
+    tail = f"Cause: {cause}." if cause else ""
+    full = sentence(opening, body + waits + ".", tail)
     return full if body in full else sentence(opening, body + ".")
 
 
@@ -245,7 +246,10 @@ def _body(observation: Observation, root: Root, group: GroupRef | None) -> str:
         return f"all members joined {where} and none finished: no rank can be named from the trace"
     if root.verdict in ("suspect_no_dump", "suspect_stale_dump"):
         what = "left no dump" if root.verdict == "suspect_no_dump" else "left only an old dump"
-        return f"{_who(observation, root.suspects)} {what} and {'is' if len(root.suspects) == 1 else 'are'} suspected: peers wait in {where}"
+        verb = "is" if len(root.suspects) == 1 else "are"
+        return f"{_who(observation, root.suspects)} {what} and {verb} suspected: peers wait in {where}"
+    if root.verdict == "dead_node":
+        return f"host {root.node} is silent; peers of its {noun(root.named, 4)} wait in {where}"
     if root.verdict == "outside_collectives":
         return "no rank waits in a collective, yet none makes progress"
     verb = _VERBS[root.verdict]

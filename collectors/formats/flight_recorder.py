@@ -13,7 +13,7 @@ import functools
 import json
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -33,6 +33,7 @@ _WORK_MAX: Final = 8_000_000
 """Sizes and frames converted for one dump; shared objects count once, so only a hostile dump gets there."""
 
 _Sizes = tuple[tuple[int, ...], ...]
+_Kept = TypeVar("_Kept")
 
 
 def decode(data: bytes, rank: int, source: str = "", taken_ns: int | None = None) -> RankTrace:
@@ -235,11 +236,11 @@ class _Columns:
         text = f"{name if isinstance(name, str) else '?'} ({place})"
         return self._keep(self._frames, value, text[:_FRAME_MAX_CHARS])
 
-    def _keep(self, cache: dict[int, Any], key: Any, value: Any) -> Any:
+    def _keep(self, cache: dict[int, _Kept], key: Any, value: _Kept) -> _Kept:
         """Equal values become one object, so that 2,000 entries of one call hold its shapes once."""
-        value = self._interned.setdefault(value, value)
-        cache[id(key)] = value
-        return value
+        kept: _Kept = self._interned.setdefault(value, value)
+        cache[id(key)] = kept
+        return kept
 
 
 @functools.lru_cache(maxsize=4096)
