@@ -6,6 +6,8 @@ stays open when the job has ended: until a person closes it, or the job is back 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from clusterwatch import analysis
 from clusterwatch.analysis.model import Diagnosis, Observation
 from clusterwatch.analysis.preliminary import diagnose_failure
@@ -50,7 +52,9 @@ def handle(scene: Scene, judgement: Judgement, memory: Memory) -> bool:
         services.confirm(live.pk, scene.now_ns)
         return True
     seen = _observe(scene, judgement, world, state, found)
-    verdict = better(diagnose_failure(seen.facts, judgement.coverage), analysis.diagnose(seen))
+    verdict = better(diagnose_failure(scene.job.key, seen.facts, judgement.coverage), analysis.diagnose(seen))
+    if not found.ready:
+        verdict = replace(verdict, coverage=judgement.coverage)
     _write(scene, memory, live, _sighting(scene, memory, verdict), seen, state)
     memory.basis = basis
     return True

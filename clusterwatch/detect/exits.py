@@ -18,8 +18,6 @@ SETTLE_NS: Final = 1_500_000_000
 """Peers of a dead process raise within about a second: we wait, to judge the first and not a victim."""
 VANISHED_SETTLE_NS: Final = 2_500_000_000
 """A launcher that ends every process does so within this, also over several hosts."""
-RESTART_GRACE_NS: Final = 20_000_000_000
-"""All processes gone without a word may be a planned restart: so long the next attempt may take to begin."""
 _TOLD_TO_END: Final = frozenset({1, 2, 15})
 """SIGHUP, SIGINT and SIGTERM: a scheduler, a launcher or a person; never the kernel on its own."""
 
@@ -55,20 +53,23 @@ def _is_told(exit_code: int | None, exit_signal: int | None) -> bool:
     return exit_code is not None and exit_code - 128 in _TOLD_TO_END
 
 
-def only_ended_from_outside(ranks: Sequence[Rank]) -> bool:
-    """Some process is gone that did not end normally, and every such one was told to end."""
-    endings = {ending(rank) for rank in ranks} - {Ending.ALIVE, Ending.CLEAN}
-    return endings == {Ending.TOLD}
+def ended_without_failure(ranks: Sequence[Rank]) -> bool:
+    """Some process is gone, and every one that is ended normally or was told to."""
+    endings = {ending(rank) for rank in ranks} - {Ending.ALIVE}
+    return bool(endings) and endings <= {Ending.TOLD, Ending.CLEAN}
 
 
 def is_failure(ranks: Sequence[Rank], gone_for_ns: int) -> bool:
-    """Whether the endings so far are a failure, as far as it can be told ``gone_for_ns`` after the first."""
+    """Whether the endings so far are a failure, as far as it can be told ``gone_for_ns`` after the first.
+
+    All gone without a word is none: that is how a launcher stops a job, and a launcher's own fault has words.
+    """
     endings = {ending(rank) for rank in ranks}
     if Ending.FAILED in endings:
         return gone_for_ns >= SETTLE_NS
-    if Ending.VANISHED not in endings or Ending.TOLD in endings:
+    if Ending.VANISHED not in endings or Ending.TOLD in endings or Ending.ALIVE not in endings:
         return False
-    return gone_for_ns >= (VANISHED_SETTLE_NS if Ending.ALIVE in endings else RESTART_GRACE_NS)
+    return gone_for_ns >= VANISHED_SETTLE_NS
 
 
 def may_become_failure(ranks: Sequence[Rank]) -> bool:

@@ -76,7 +76,7 @@ class Scene:
             exit_code=rank.exit_code,
             exit_signal=rank.exit_signal,
             exit_ns=rank.exit_ns,
-            clean_exit=bool(look.clean[row]) if rank.exited_at is not None else None,
+            clean_exit=_clean_exit(rank),
             exception=_exception(rank),
             phase=PHASES[look.phase[row]] if reported and look.phase[row] < len(PHASES) else None,
             phase_s=(self.now_ns - int(look.phase_since_ns[row])) / 1e9 if reported else None,
@@ -102,6 +102,12 @@ def _exception(rank: Rank) -> ExceptionFact | None:
         str(raw.get("traceback", "")),
         at_ns if isinstance(at_ns, int) else None,
     )
+
+
+def _clean_exit(rank: Rank) -> bool | None:
+    if is_clean(rank):
+        return True
+    return False if rank.exit_code or rank.exit_signal or rank.exception else rank.clean_exit
 
 
 def is_blind(now_ns: int) -> bool:

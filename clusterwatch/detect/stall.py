@@ -6,6 +6,7 @@ by ``analysis``; here is only the order of things and when each happens.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from clusterwatch import analysis
@@ -14,7 +15,7 @@ from clusterwatch.analysis.model import Diagnosis, ProcessState
 from clusterwatch.analysis.preliminary import diagnose_stall
 from clusterwatch.analysis.progress import Judgement, WorldState
 from clusterwatch.detect import captures, evidence
-from clusterwatch.detect.exits import only_ended_from_outside
+from clusterwatch.detect.exits import ended_without_failure
 from clusterwatch.detect.memory import Memory, WorldMemory
 from clusterwatch.detect.scene import Scene
 from clusterwatch.incidents import services
@@ -35,10 +36,19 @@ def handle(scene: Scene, judgement: Judgement, memory: Memory) -> None:
     stall_s = state.stall_s(scene.now_ns)
     limit = limits(state.phase, memory.worlds.get(state.world, WorldMemory()).history(state.phase))
     first = diagnose_stall(
-        state, stall_s, scene.facts[state.world], scene.known_groups(state.world), judgement.coverage
+        scene.job.key,
+        state,
+        stall_s,
+        scene.facts[state.world],
+        scene.known_groups(state.world),
+        judgement.coverage,
     )
     live = services.live_incident(fingerprint(scene))
-    if live is None and stall_s < limit.suspect_s and not _is_decisive(first, scene):
+    if (
+        live is None
+        and stall_s < limit.suspect_s
+        and not _is_decisive(first.worst.decisive, first.worst.verdict, scene)
+    ):
         return
     sighting = _sighting(scene, state, first, limit)
     if live is None:
@@ -77,7 +87,7 @@ def capture_again(scene: Scene, state: WorldState, incident: Incident, memory: M
 def _judge(scene: Scene, state: WorldState, incident: Incident, sighting: Sighting, memory: Memory) -> None:
     """Analyses what there is, unless it is what was analysed before."""
     found = captures.answers(memory.capture_ids, memory.captured_ns, scene.now_ns)
-    basis = f"{found.basis}|{fate(scene)}|{state.suspects}|{state.since_ns // 1_000_000_000}"
+    basis = "|".join((found.basis, fate(scene), str(state.suspects), str(state.reasons), str(state.since_ns)))
     if basis == memory.basis:
         services.confirm(incident.pk, scene.now_ns)
         return
@@ -85,18 +95,13 @@ def _judge(scene: Scene, state: WorldState, incident: Incident, sighting: Sighti
         scene, state.world, found if found.ready else captures.Answers(), state.stall_s(scene.now_ns), False
     )
     verdict = better(sighting.diagnosis, analysis.diagnose(seen))
-    changed = services.sharpen(incident.pk, _with(sighting, verdict), scene.now_ns)
+    if not found.ready:
+        verdict = replace(verdict, coverage=sighting.diagnosis.coverage)
+    changed = services.sharpen(incident.pk, replace(sighting, diagnosis=verdict), scene.now_ns)
     if changed or found.complete:
         services.freeze(incident.pk, evidence.pieces(scene, state, seen, verdict), scene.now_ns)
     memory.basis = basis
     incident.diagnosis = verdict.to_dict()
-
-
-def _with(sighting: Sighting, diagnosis: Diagnosis) -> Sighting:
-    return Sighting(**{name: getattr(sighting, name) for name in _COPIED}, diagnosis=diagnosis)
-
-
-_COPIED: Final = tuple(name for name in Sighting.__slots__ if name != "diagnosis")
 
 
 def better(first: Diagnosis, captured: Diagnosis) -> Diagnosis:
@@ -123,15 +128,16 @@ def fate(scene: Scene) -> str:
     return ",".join(map(str, counts))
 
 
-def _is_decisive(diagnosis: Diagnosis, scene: Scene) -> bool:
-    return diagnosis.worst.decisive and not only_ended_from_outside(scene.ranks)
+def _is_decisive(decisive: bool, verdict: str, scene: Scene) -> bool:
+    """A process that ended normally, or was told to, is no proof of a fault: a job may be shutting down."""
+    return decisive and not (verdict == "dead_rank" and ended_without_failure(scene.ranks))
 
 
 def _open_if_due(scene: Scene, incident: Incident, stall_s: float, limit: Limits) -> None:
     if incident.state != Incident.State.SUSPECTED:
         return
     diagnosis = incident.diagnosis
-    if diagnosis.get("decisive") and not only_ended_from_outside(scene.ranks):
+    if _is_decisive(bool(diagnosis.get("decisive")), str(diagnosis.get("verdict")), scene):
         services.open_(incident.pk, scene.now_ns, "the evidence is decisive")
     elif stall_s > limit.open_s:
         services.open_(

@@ -12,7 +12,6 @@ from django.utils import timezone
 
 from clusterwatch.accounts.services import audit
 from clusterwatch.incidents.announce import announce
-from clusterwatch.incidents.announce import announce
 from clusterwatch.incidents.models import LIVE_STATES, Incident, IncidentChange, Note
 
 NOTE_MAX_CHARS = 4000

@@ -99,27 +99,6 @@ def lost_gpu_hours(incident: Incident, now: datetime | None = None) -> float:
     return incident.gpu_count * max(0.0, (end - incident.since).total_seconds()) / 3600
 
 
-def listed(
-    user: User | Any, *, states: Sequence[str] = (), cluster: str = "", job: str = ""
-) -> QuerySet[Incident]:
-    """Incidents a person may see, newest first; callers page it.
-
-    Args:
-        states: any of these; empty means all.
-        cluster: a cluster's name.
-        job: our id or the scheduler's key.
-    """
-    incidents = for_user(user).order_by("-since", "-id")
-    if states:
-        incidents = incidents.filter(state__in=states)
-    if cluster:
-        incidents = incidents.filter(cluster__name=cluster)
-    if job:
-        by_id = Q(job_id=int(job)) if job.isascii() and job.isdigit() and len(job) < 19 else Q()
-        incidents = incidents.filter(Q(job__key=job) | by_id if by_id else Q(job__key=job))
-    return incidents
-
-
 def newest_of_job(job_id: int) -> Incident | None:
     """The incident to show first for a job: the worst live one, else the last one resolved."""
     incidents = Incident.objects.filter(job_id=job_id).select_related("cluster", "job")

@@ -1,0 +1,73 @@
+"""Celery tasks of detection: translate ids into calls, decide nothing.
+
+``tick`` runs once a second and hands each watched job to a task of its own. A job is looked at by one task at
+a time (lease); what could not start within its second is dropped, so nothing ever piles up.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Final
+
+import redis
+from celery import shared_task
+
+from clusterwatch.detect import jobs, schedule
+from clusterwatch.jobs.services import expire_captures
+from clusterwatch.store import hot
+
+TICK_LEASE_S: Final = 5.0
+JOB_LEASE_S: Final = 15.0
+"""Longer than a look may take, so that two never judge one job at once; after a kill -9 it runs out soon."""
+log = logging.getLogger(__name__)
+
+
+@shared_task(
+    name="detect.tick", expires=schedule.TICK_EXPIRES_S, soft_time_limit=4, time_limit=8, ignore_result=True
+)
+def tick() -> int:
+    """Starts a look at every watched job; returns how many. A tick that overlaps another does nothing."""
+    holder = hot.new_holder()
+    try:
+        if not hot.take_lease("detect:tick", holder, TICK_LEASE_S):
+            return 0
+    except redis.RedisError as fault:
+        log.warning("tick_without_hot_state reason=%s", fault)
+        return 0
+    try:
+        expire_captures()
+        started = 0
+        for job_id in jobs.watched_jobs(time.time_ns()).values_list("pk", flat=True):
+            detect_job.apply_async((job_id,), expires=schedule.JOB_EXPIRES_S)
+            started += 1
+        return started
+    finally:
+        hot.drop_lease("detect:tick", holder)
+
+
+@shared_task(name="detect.job", soft_time_limit=12, time_limit=14, ignore_result=True)
+def detect_job(job_id: int) -> bool:
+    """Looks at one job; False when another task is at it."""
+    holder, lease = hot.new_holder(), f"detect:job:{job_id}"
+    try:
+        if not hot.take_lease(lease, holder, JOB_LEASE_S):
+            return False
+    except redis.RedisError as fault:
+        log.warning("job_without_hot_state job=%d reason=%s", job_id, fault)
+        return False
+    try:
+        jobs.detect_job(job_id, time.time_ns())
+    except redis.RedisError as fault:
+        # Hot state went away in the middle: the next tick looks again, nothing was decided.
+        log.warning("look_broken_off job=%d reason=%s", job_id, fault)
+    finally:
+        _give_back(lease, holder)
+    return True
+
+
+def _give_back(lease: str, holder: str) -> None:
+    try:
+        hot.drop_lease(lease, holder)
+    except redis.RedisError as fault:
+        log.warning("lease_left_to_expire lease=%s reason=%s", lease, fault)
