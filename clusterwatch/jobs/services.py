@@ -54,6 +54,9 @@ def request_capture(
         for capture in recent:
             if capture.want == list(want) and capture.ranks == asked:
                 return capture
+        nodes = _nodes_of(job, asked)
+        # Nobody is left to ask: the answer is complete, and empty.
+        fate = {} if nodes else {"state": Capture.State.DONE, "done_at": timezone.now()}
         capture = Capture.objects.create(
             job=job,
             requested_by=by,
@@ -61,7 +64,8 @@ def request_capture(
             want=list(want),
             ranks=asked,
             deadline_s=deadline_s,
-            expected_nodes=_nodes_of(job, asked),
+            expected_nodes=nodes,
+            **fate,
         )
         transaction.on_commit(lambda: _notify(capture.pk))
     return capture
