@@ -11,7 +11,7 @@ from clusterwatch.analysis import pattern
 from clusterwatch.analysis.groups import Group, World
 from clusterwatch.analysis.root import Root
 from clusterwatch.analysis.sentence import noun
-from clusterwatch.analysis.waitfor import Wait, WaitGraph
+from clusterwatch.analysis.waitfor import Wait, WaitGraph, op_of
 
 
 def judge(world: World, graph: WaitGraph, ring: frozenset[int]) -> Root:
@@ -24,7 +24,7 @@ def judge(world: World, graph: WaitGraph, ring: frozenset[int]) -> Root:
     if extra:
         kept = [c for c in calls if set(calls[c]) <= extra]
     main = max(kept, key=lambda c: (len(c[0].views), len(calls[c]), -c[1], c[0].key))
-    op = next(_op(w) for w in waits if (w.group, w.sequence) == main)
+    op = next(op_of(w) for w in waits if (w.group, w.sequence) == main)
     ordered = sorted(calls.items(), key=lambda item: (item[0][0].key, item[0][1]))
     why = [
         f"{noun(ranks)} in call {sequence} of {group.role} ({group.name})"
@@ -50,11 +50,6 @@ def _verdict_line(extra: bool, odd: set[int], ring: frozenset[int]) -> str:
     if odd:
         return f"{len(odd)} of {len(ring)} ranks took the calls in another order than their equals"
     return "the ranks of the ring are evenly split, so the deviating one cannot be told"
-
-
-def _op(wait: Wait) -> str:
-    at = wait.view.entry(wait.sequence)
-    return wait.view.trace.entries.op[at] if at is not None else "unknown"
 
 
 def _calls(waits: list[Wait]) -> dict[tuple[Group, int], list[int]]:

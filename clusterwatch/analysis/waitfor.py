@@ -265,3 +265,16 @@ def _pop_component(stack: list[int], on_stack: set[int], root: int) -> frozenset
         members.add(rank)
         if rank == root:
             return frozenset(members)
+
+
+def op_of(wait: Wait) -> str:
+    """Operation of the call the rank waits in."""
+    at = wait.view.entry(wait.sequence)
+    return wait.view.trace.entries.op[at] if at is not None else "unknown"
+
+
+def by_call(graph: WaitGraph) -> dict[tuple[int, int], list[Wait]]:
+    calls: dict[tuple[int, int], list[Wait]] = defaultdict(list)
+    for wait in graph.open:
+        calls[(id(wait.group), wait.sequence)].append(wait)
+    return calls
