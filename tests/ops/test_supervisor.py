@@ -9,8 +9,10 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -36,8 +38,22 @@ def state(tmp_path: Path) -> StateFolder:
     return StateFolder.open(tmp_path / "state")
 
 
-def supervisor(state: StateFolder, *specs: ProcessSpec, said: list[str] | None = None) -> Supervisor:
-    return Supervisor(state, specs, dict(os.environ), "run-1", say=(said if said is not None else []).append)
+class Make(Protocol):
+    """Makes a supervisor of a process table."""
+
+    def __call__(self, *specs: ProcessSpec, said: list[str] | None = None) -> Supervisor: ...
+
+
+@pytest.fixture
+def supervisor(state: StateFolder) -> Iterator[Make]:
+    """Makes supervisors; what a failed test leaves running is stopped."""
+
+    def make(*specs: ProcessSpec, said: list[str] | None = None) -> Supervisor:
+        say = (said if said is not None else []).append
+        return Supervisor(state, specs, dict(os.environ), uuid.uuid4().hex, say=say)
+
+    yield make
+    stop_leftovers(state, grace_s=0.5)
 
 
 def wait_until(condition: Callable[[], bool], limit_s: float = 10.0) -> None:
@@ -47,7 +63,9 @@ def wait_until(condition: Callable[[], bool], limit_s: float = 10.0) -> None:
         time.sleep(0.02)
 
 
-def test_starts_in_order_of_need_and_stops_in_reverse(state: StateFolder, tmp_path: Path) -> None:
+def test_starts_in_order_of_need_and_stops_in_reverse(
+    supervisor: Make, state: StateFolder, tmp_path: Path
+) -> None:
     journal = tmp_path / "journal"
 
     def noted(name: str) -> tuple[str, ...]:
@@ -66,7 +84,6 @@ def test_starts_in_order_of_need_and_stops_in_reverse(state: StateFolder, tmp_pa
         return lambda: journal.exists() and f"start {name}" in journal.read_text()
 
     own = supervisor(
-        state,
         ProcessSpec("agent", noted("agent"), after=("gateway",), ready=started("agent")),
         ProcessSpec("gateway", noted("gateway"), after=("base",), ready=started("gateway")),
         ProcessSpec("base", noted("base"), ready=started("base")),
@@ -77,9 +94,9 @@ def test_starts_in_order_of_need_and_stops_in_reverse(state: StateFolder, tmp_pa
     assert journal.read_text().splitlines() == order
 
 
-def test_a_process_that_is_killed_starts_again(state: StateFolder) -> None:
+def test_a_process_that_is_killed_starts_again(supervisor: Make, state: StateFolder) -> None:
     said: list[str] = []
-    own = supervisor(state, ProcessSpec("worker", SLEEP), said=said)
+    own = supervisor(ProcessSpec("worker", SLEEP), said=said)
     assert own.start()
     child = own.children["worker"]
     first_pid = child.pid
@@ -110,21 +127,18 @@ def test_a_program_that_is_not_there_is_a_failure_like_any_other(tmp_path: Path)
     assert "No such file" in child.last_exit
 
 
-def test_gives_up_on_a_required_process_and_says_its_last_line(state: StateFolder) -> None:
+def test_gives_up_on_a_required_process_and_says_its_last_line(supervisor: Make, state: StateFolder) -> None:
     broken = python("print('the disk is on fire'); raise SystemExit(3)")
-    own = supervisor(
-        state, ProcessSpec("base", SLEEP), ProcessSpec("web", broken, settle_s=5.0, required=True)
-    )
+    own = supervisor(ProcessSpec("base", SLEEP), ProcessSpec("web", broken, settle_s=5.0, required=True))
     with pytest.raises(OpsError, match="web cannot be started: the disk is on fire"):
         own.start()
     assert own.phase == "failed"
     assert not leftovers(state), "what was started before must be stopped"
 
 
-def test_goes_on_without_a_process_that_is_not_required(state: StateFolder) -> None:
+def test_goes_on_without_a_process_that_is_not_required(supervisor: Make, state: StateFolder) -> None:
     said: list[str] = []
     own = supervisor(
-        state,
         ProcessSpec("web", SLEEP, required=True),
         ProcessSpec("gateway", ("/bin/false",), settle_s=5.0),
         ProcessSpec("agent", SLEEP, after=("gateway",)),
@@ -136,7 +150,9 @@ def test_goes_on_without_a_process_that_is_not_required(state: StateFolder) -> N
     own.stop()
 
 
-def test_what_ignores_the_stop_is_killed_with_its_children(state: StateFolder, tmp_path: Path) -> None:
+def test_what_ignores_the_stop_is_killed_with_its_children(
+    supervisor: Make, state: StateFolder, tmp_path: Path
+) -> None:
     pid_file = tmp_path / "child"
     stubborn = python(f"""
         import signal, subprocess, time
@@ -146,7 +162,7 @@ def test_what_ignores_the_stop_is_killed_with_its_children(state: StateFolder, t
         time.sleep(300)
     """)
     ready = lambda: pid_file.exists() and pid_file.read_text() != ""  # noqa: E731
-    own = supervisor(state, ProcessSpec("stubborn", stubborn, ready=ready, stop_grace_s=0.3))
+    own = supervisor(ProcessSpec("stubborn", stubborn, ready=ready, stop_grace_s=0.3))
     assert own.start()
     grandchild = read_process(int(pid_file.read_text()))
     assert grandchild
@@ -154,8 +170,8 @@ def test_what_ignores_the_stop_is_killed_with_its_children(state: StateFolder, t
     wait_until(lambda: not is_same_process(grandchild.pid, grandchild.start_ticks))
 
 
-def test_a_stopped_process_is_stopped_all_the_same(state: StateFolder) -> None:
-    own = supervisor(state, ProcessSpec("frozen", SLEEP, stop_grace_s=5.0))
+def test_a_stopped_process_is_stopped_all_the_same(supervisor: Make, state: StateFolder) -> None:
+    own = supervisor(ProcessSpec("frozen", SLEEP, stop_grace_s=5.0))
     assert own.start()
     pid = own.children["frozen"].pid
     assert pid
@@ -165,9 +181,8 @@ def test_a_stopped_process_is_stopped_all_the_same(state: StateFolder) -> None:
     assert time.monotonic() - before_s < 4.0
 
 
-def test_a_once_process_is_done_when_it_ends_well(state: StateFolder) -> None:
+def test_a_once_process_is_done_when_it_ends_well(supervisor: Make, state: StateFolder) -> None:
     own = supervisor(
-        state,
         ProcessSpec("bootstrap", ("/bin/true",), once=True),
         ProcessSpec("web", SLEEP, after=("bootstrap",)),
     )
@@ -191,7 +206,7 @@ SUPERVISOR_PROGRAM = """
             ProcessSpec("single", ("/bin/sleep", "300")),
         ],
         dict(os.environ),
-        "run-2",
+        sys.argv[2],
     )
     own.install_signals()
     own.start()
@@ -202,13 +217,17 @@ SUPERVISOR_PROGRAM = """
 
 
 @pytest.fixture
-def other_supervisor(state: StateFolder) -> subprocess.Popen[str]:
+def other_supervisor(state: StateFolder) -> Iterator[subprocess.Popen[str]]:
     """A supervisor in a process of its own, running."""
-    program = [sys.executable, "-c", textwrap.dedent(SUPERVISOR_PROGRAM), str(state.root)]
+    program = [sys.executable, "-c", textwrap.dedent(SUPERVISOR_PROGRAM), str(state.root), uuid.uuid4().hex]
     process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
     assert process.stdout
     assert process.stdout.readline() == "ready\n"
-    return process
+    yield process
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+    stop_leftovers(state, grace_s=0.5)
 
 
 def test_sigterm_stops_everything_it_started(
@@ -253,8 +272,8 @@ def test_a_damaged_status_file_is_no_obstacle(state: StateFolder) -> None:
     assert stop_leftovers(state) == 0
 
 
-def test_the_table_names_each_process_once(state: StateFolder) -> None:
-    own = supervisor(state, ProcessSpec("alpha", SLEEP), ProcessSpec("beta", SLEEP))
+def test_the_table_names_each_process_once(supervisor: Make, state: StateFolder) -> None:
+    own = supervisor(ProcessSpec("alpha", SLEEP), ProcessSpec("beta", SLEEP))
     assert own.start()
     phase, rows = read_status(state)
     own.stop()
