@@ -1,0 +1,155 @@
+"""The loop of pulse: one process leads by a lease and publishes once a second, others stand by."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Final
+
+import redis
+from django.db import Error as DatabaseFault
+from django.db import close_old_connections, connection
+
+from clusterwatch.ingest import ranks_now, states
+from clusterwatch.ingest.layout import ClusterLayout, JobLayout, Layouts
+from clusterwatch.store import bands, frames, hot
+
+TICK_S: Final = 1.0
+LEASE: Final = "pulse"
+LEASE_S: Final = 3.0
+"""A leader that does not renew for so long is dead; longer than two ticks, so that one late tick is none."""
+RATE_OVER_S: Final = 30.0
+RATE_MIN_S: Final = 5.0
+"""Steps are counted over at least so long before a rate is shown."""
+
+log = logging.getLogger("clusterwatch.pulse")
+
+
+class StepRate:
+    """Steps per second of one job over the last half minute."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def add(self, now_s: float, step: int | None) -> float | None:
+        """Takes the newest step; returns the rate, None before there is enough or after the count fell."""
+        if step is None:
+            return None
+        if self._seen and step < self._seen[-1][1]:
+            self._seen.clear()
+        self._seen.append((now_s, step))
+        while self._seen[0][0] < now_s - RATE_OVER_S:
+            self._seen.popleft()
+        first_s, first = self._seen[0]
+        return round((step - first) / (now_s - first_s), 4) if now_s - first_s >= RATE_MIN_S else None
+
+
+class Leader:
+    """What the leading process holds; made anew when leadership is taken."""
+
+    def __init__(self) -> None:
+        self._layouts = Layouts()
+        self._publisher = frames.Publisher(takes_over=True)
+        self._rates: dict[int, StepRate] = {}
+        self._bands: dict[int, dict[str, bands.Band]] = {}
+        self._bands_at_s = float("-inf")
+
+    def tick(self, now_ns: int) -> None:
+        """Publishes every topic once. Raises ``redis.RedisError`` when hot state is away."""
+        watched = frames.watched()
+        watched_jobs = {int(topic[4:]) for topic in watched if topic.startswith("job:")}
+        self._refresh(watched_jobs)
+        gateway_ns, nodes = hot.newest_gateway_word_ns(), hot.read_nodes()
+        jobs = {job_id: self._look(layout, now_ns) for job_id, layout in self._layouts.jobs.items()}
+        self._rates = {job_id: rate for job_id, rate in self._rates.items() if job_id in jobs}
+        self._measure(now_ns)
+        for cluster in self._layouts.clusters.values():
+            mine = [job for job in jobs.values() if job.layout.cluster_id == cluster.id]
+            self._publish_cluster(cluster, nodes, mine, now_ns, gateway_ns)
+        for job_id in watched_jobs & jobs.keys():
+            self._publisher.publish(f"job:{job_id}", states.job_state(jobs[job_id], now_ns, gateway_ns))
+        self._publisher.forget(
+            t for t in self._publisher.topics() if t.startswith("job:") and t not in watched
+        )
+
+    def _refresh(self, watched_jobs: set[int]) -> None:
+        close_old_connections()
+        try:
+            self._layouts.refresh(watched_jobs)
+        except DatabaseFault as fault:
+            log.warning("database_away frames go on with the last known layout reason=%s", fault)
+            connection.close()
+
+    def _look(self, layout: JobLayout, now_ns: int) -> states.JobNow:
+        ranks = ranks_now.look(layout, hot.read_job(layout.id), now_ns)
+        rate = self._rates.setdefault(layout.id, StepRate())
+        step, _, _ = ranks_now.job_line(ranks)
+        return states.JobNow(layout, ranks, rate.add(now_ns / 1e9, step))
+
+    def _measure(self, now_ns: int) -> None:
+        if time.monotonic() - self._bands_at_s < bands.EVERY_S:
+            return
+        self._bands_at_s = time.monotonic()
+        for cluster in self._layouts.clusters.values():
+            self._bands[cluster.id] = bands.measure(cluster.id, len(cluster.node), now_ns)
+            bands.keep(cluster.id, self._bands[cluster.id])
+
+    def _publish_cluster(
+        self,
+        cluster: ClusterLayout,
+        nodes: hot.NodeStates,
+        jobs: list[states.JobNow],
+        now_ns: int,
+        gateway_ns: int | None,
+    ) -> None:
+        state: Mapping[str, Any] = states.cluster_state(cluster, nodes, jobs, now_ns, gateway_ns)
+        self._publisher.publish(f"cluster:{cluster.id}", {**state, "bands": self._bands.get(cluster.id, {})})
+
+
+class Pulse:
+    """The loop: take or renew the lease, and as its holder publish."""
+
+    def __init__(self) -> None:
+        self._holder = hot.new_holder()
+        self._leader: Leader | None = None
+        self._stop = threading.Event()
+
+    def stop(self, *_: object) -> None:
+        """Ends the loop after the tick in progress; a signal handler."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Ticks each second until stopped; a late tick is never caught up."""
+        while not self._stop.is_set():
+            begun_s = time.monotonic()
+            self._tick_safely()
+            self._stop.wait(max(0.05, begun_s + TICK_S - time.monotonic()))
+        self._give_up()
+
+    def _tick_safely(self) -> None:
+        try:
+            self._tick()
+        except redis.RedisError as fault:
+            log.warning("hot_state_away reason=%s", fault)
+            self._leader = None
+        except Exception:  # noqa: BLE001  one bad tick must not blind every page: the next one tries again
+            log.exception("tick_failed")
+
+    def _tick(self) -> None:
+        if not hot.take_lease(LEASE, self._holder, LEASE_S):
+            self._leader = None
+            return
+        if self._leader is None:
+            log.info("leading holder=%s pid=%d", self._holder, os.getpid())
+            self._leader = Leader()
+        self._leader.tick(time.time_ns())
+
+    def _give_up(self) -> None:
+        try:
+            hot.drop_lease(LEASE, self._holder)
+        except redis.RedisError as fault:
+            log.warning("lease_not_given_back reason=%s", fault)

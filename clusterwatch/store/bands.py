@@ -1,0 +1,52 @@
+"""Percentiles of each metric over a cluster, every 10 s, kept for a day: the yardstick of the fleet."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import orjson
+
+from clusterwatch.store import hot, valkey
+
+EVERY_S: Final = 10
+KEPT: Final = 24 * 3600 // EVERY_S
+FRESH_S: Final = 10.0
+"""A value nobody renewed for so long does not count."""
+METRICS_MAX: Final = 64
+"""Metrics of a cluster that get percentiles, by name: a hostile node can invent names without end."""
+PERCENTILES: Final = (1, 25, 50, 75, 99)
+
+Band = dict[str, float | int]
+"""``p1``, ``p25``, ``p50``, ``p75``, ``p99``, ``count`` of values, ``at_ms``"""
+
+
+def measure(cluster_id: int, slot_count: int, now_ns: int) -> dict[str, Band]:
+    """Percentiles over the fresh values of every metric; a metric without any is left out."""
+    bands: dict[str, Band] = {}
+    for name in sorted(hot.metric_names(cluster_id))[:METRICS_MAX]:
+        array = hot.read_metric(cluster_id, name, slot_count)
+        fresh = (now_ns - array.seen_ns <= FRESH_S * 1e9) & np.isfinite(array.values)
+        values = array.values[fresh]
+        if len(values):
+            found = np.percentile(values, PERCENTILES).round(4).tolist()
+            named = {f"p{p}": value for p, value in zip(PERCENTILES, found, strict=True)}
+            bands[name] = named | {"count": len(values), "at_ms": now_ns // 1_000_000}
+    return bands
+
+
+def keep(cluster_id: int, bands: dict[str, Band]) -> None:
+    """Adds them to the day's lists."""
+    pipe = valkey.client().pipeline(transaction=False)
+    for name, band in bands.items():
+        key = valkey.percentiles_key(cluster_id, name)
+        pipe.lpush(key, orjson.dumps(band))
+        pipe.ltrim(key, 0, KEPT - 1)
+        pipe.expire(key, KEPT * EVERY_S)
+    pipe.execute()
+
+
+def recent(cluster_id: int, metric: str, count: int) -> list[Band]:
+    """The newest ``count`` bands of a metric, newest first."""
+    found: Any = valkey.client().lrange(valkey.percentiles_key(cluster_id, metric), 0, count - 1)
+    return [orjson.loads(band) for band in found]

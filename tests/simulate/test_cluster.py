@@ -1,0 +1,134 @@
+"""A simulated cluster against a gateway: it enrols, lives, comes back, and says goodbye."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+
+from clusterwatch.simulate.cluster import Cluster, Settings
+from collectors.wire import blocks, codec, records
+from tests.simulate.gateway import FakeGateway, until
+
+
+class FastClock:
+    """Wall time that runs ``rate`` times as fast from ``begin_ns`` on."""
+
+    def __init__(self, begin_ns: int, rate: float) -> None:
+        self._begin_ns, self._rate = begin_ns, rate
+        self._from_s = asyncio.get_running_loop().time()
+
+    def now_ns(self) -> int:
+        return self._begin_ns + int((self.monotonic_s() - self._from_s) * self._rate * 1e9)
+
+    def monotonic_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+def settings(gateway: FakeGateway, root: Path) -> Settings:
+    return Settings("simulated", 16, 0, root, gateway.url, token="enrolment")
+
+
+@asynccontextmanager
+async def living(of: Cluster) -> AsyncIterator[Cluster]:
+    stop = asyncio.Event()
+    task = asyncio.create_task(of.run(stop))
+    try:
+        yield of
+    finally:
+        stop.set()
+        await task
+
+
+async def test_nodes_enrol_once_and_keep_their_credential(tmp_path: Path):
+    async with FakeGateway().running() as gateway:
+        for _ in range(2):
+            async with living(Cluster(settings(gateway, tmp_path))):
+                seen = len(gateway.hellos)
+                await until(lambda seen=seen: len(gateway.hellos) >= seen // 2 * 2 + 2)
+                await until(lambda: len(gateway.records_of(records.RankInventory)) >= 8)
+        first, again = gateway.hellos[:2], gateway.hellos[2:]
+        assert {hello.enrolment_token for hello in first} == {"enrolment"}
+        assert {(h.credential, h.enrolment_token) for h in again} == {
+            ("credential of gpu-r001-n01", None),
+            ("credential of gpu-r001-n02", None),
+        }
+        assert all(
+            hello.simulated and len(hello.gpus) == 8 and hello.rack == "r001" for hello in gateway.hellos
+        )
+        assert {h.epoch for h in first}.isdisjoint({h.epoch for h in again})
+
+
+async def test_hot_frames_come_once_a_second_and_always_move(tmp_path: Path):
+    async with FakeGateway().running() as gateway, living(Cluster(settings(gateway, tmp_path))):
+        await until(lambda: len(gateway.frames["gpu-r001-n01"]) >= 4)
+        frames = gateway.frames["gpu-r001-n01"][:4]
+    gaps = np.diff([frame.t_ns for frame in frames]) / 1e9
+    assert (gaps > 0.5).all()
+    numbers = [np.frombuffer(frame.progress.enqueued, "<i8") for frame in frames]
+    assert all((after > before).any() for before, after in zip(numbers[:-1], numbers[1:], strict=True))
+    assert len(frames[0].metrics["gpu_power_w"]) == 8
+    assert "gpu-r001-n02" in gateway.frames and gateway.frames["gpu-r001-n02"][0].progress is None, (
+        "it is idle"
+    )
+
+
+async def test_what_was_not_acknowledged_comes_again_after_the_line_broke(tmp_path: Path):
+    async with FakeGateway().running() as gateway:
+        gateway.acknowledges = False
+        async with living(Cluster(settings(gateway, tmp_path))):
+            await until(lambda: len(gateway.connections) == 2)
+            await asyncio.sleep(0.3)
+            gateway.acknowledges = True
+            for connection in list(gateway.connections.values()):
+                await connection.close()
+            await until(lambda: len(gateway.records_of(records.RankInventory)) == 8)
+            await until(lambda: len(gateway.records_of(records.Inventory)) == 2)
+        for (_, _, lane), kept in gateway.kept.items():
+            assert sorted(kept) == list(range(1, len(kept) + 1)), lane
+
+
+async def test_every_minute_leaves_one_block_a_node_and_the_steps_of_each_rank(tmp_path: Path):
+    begun_ns = 29_933_333 * 60 * 10**9
+    async with FakeGateway().running() as gateway:
+        of = Cluster(settings(gateway, tmp_path), FastClock(begun_ns, rate=30))
+        async with living(of):
+            await until(lambda: len(gateway.records_of(records.Block)) >= 2, 30)
+            await until(lambda: len(gateway.records_of(records.Steps)) >= 8, 30)
+    for block in gateway.records_of(records.Block):
+        blocks.verify(block)
+    of_node: dict[str, list[int]] = {}
+    for (node, _, _), kept in gateway.kept.items():
+        of_node.setdefault(node, []).extend(
+            r.minute_ns for r in kept.values() if isinstance(r, records.Block)
+        )
+    assert all(len(minutes) == len(set(minutes)) for minutes in of_node.values())
+    steps = gateway.records_of(records.Steps)
+    assert {record.id.rank for record in steps} == set(range(8))
+
+
+async def test_a_capture_is_answered_with_the_truth(tmp_path: Path):
+    async with FakeGateway().running() as gateway, living(Cluster(settings(gateway, tmp_path))):
+        await until(lambda: gateway.frames["gpu-r001-n01"])
+        order = records.CaptureOrder(7, "88213", ["window"], [0, 3])
+        await gateway.connections["gpu-r001-n01"].send(codec.encode(order))
+        await until(lambda: gateway.records_of(records.CaptureDone))
+        (done,) = gateway.records_of(records.CaptureDone)
+        assert (done.capture_id, done.answered, set(done.silent)) == (7, [], {"0", "3"})
+
+
+async def test_a_stop_says_bye_on_every_line(tmp_path: Path):
+    async with FakeGateway().running() as gateway:
+        async with living(Cluster(settings(gateway, tmp_path))):
+            await until(lambda: all(gateway.frames[f"gpu-r001-n0{n}"] for n in (1, 2)))
+        await until(lambda: len(gateway.closed) == 2)
+        assert sorted(gateway.byes) == ["gpu-r001-n01", "gpu-r001-n02"]
+
+
+def test_jobs_go_on_where_they_were_after_a_restart(tmp_path: Path):
+    before, after = (Cluster(Settings("simulated", 16, 0, tmp_path, "ws://127.0.0.1:1")) for _ in range(2))
+    assert before._jobs[0].started_ns == after._jobs[0].started_ns
+    (damaged,) = (tmp_path / "simulator" / "simulated").glob("started-*.json")
+    damaged.write_text("{")
+    assert Cluster(Settings("simulated", 16, 0, tmp_path, "ws://127.0.0.1:1"))._jobs[0].started_ns > 0
