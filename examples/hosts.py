@@ -38,6 +38,7 @@ class Host:
     folder: Path
     ranks: list[int]
     prefix: list[str] = field(default_factory=list)
+    attempt: int = 0
     agent: subprocess.Popen[bytes] | None = None
     runners: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     """rank -> its clusterwatch-run"""
@@ -47,7 +48,9 @@ class Host:
         return short_socket_path(self.folder / "hook.sock")
 
     def log(self, rank: int) -> Path:
-        return self.folder / f"rank-{rank}.log"
+        """Where ``rank`` prints in its present attempt."""
+        suffix = f".attempt-{self.attempt}" if self.attempt else ""
+        return self.folder / f"rank-{rank}{suffix}.log"
 
     def start_agent(self, gateway: Gateway) -> None:
         """Starts the agent with an identity and a state folder of its own."""

@@ -67,7 +67,6 @@ class Example:
         self.folder = plan.folder or ROOT / ".example" / plan.job
         self.endpoints = _endpoints(plan.state_dir)
         self.fault_at_ns: int | None = None
-        self.attempt = 0
         self._link = network.HostLink() if plan.fault == "host_netns" else None
         groups = [[2 * index, 2 * index + 1] for index in range(len(HOST_NAMES))]
         self.hosts = [
@@ -89,6 +88,11 @@ class Example:
     def job_url(self) -> str:
         """Address that leads to the job's page: the search knows the launcher's job id."""
         return f"{self.endpoints['web_url'].rstrip('/')}/search?q={self.plan.job}"
+
+    @property
+    def attempt(self) -> int:
+        """How often all ranks were started again."""
+        return self.hosts[0].attempt
 
     @property
     def world_size(self) -> int:
@@ -152,7 +156,7 @@ class Example:
 
     def step(self, rank: int) -> int:
         """Last step ``rank`` printed in this attempt, 0 before the first."""
-        steps = _STEP_LINE.findall(self.log(rank).rpartition(f"rank {rank} pid ")[2])
+        steps = _STEP_LINE.findall(self.log(rank))
         return int(steps[-1]) if steps else 0
 
     def pids(self) -> dict[int, int]:
@@ -221,7 +225,8 @@ class Example:
     def restart(self) -> None:
         """Ends all ranks and starts them again as the next attempt, as torchelastic does."""
         hosts.stop([runner for host in self.hosts for runner in host.runners.values()])
-        self.attempt += 1
+        for host in self.hosts:
+            host.attempt += 1
         self._start_ranks()
 
     def stop(self) -> None:
@@ -256,13 +261,13 @@ def report(example: Example) -> Iterator[str]:
     told_step = told_attempt = 0
     while not example.is_over() or example.attempt != told_attempt:
         example.poll()
+        if example.attempt != told_attempt:
+            told_attempt, told_pids, told_step = example.attempt, False, 0
+            yield f"restart attempt {example.attempt}"
         pids = example.pids()
         if len(pids) == example.world_size and not told_pids:
             told_pids = True
             yield "pids    " + " ".join(f"{rank}:{pid}" for rank, pid in sorted(pids.items()))
-        if example.attempt != told_attempt:
-            told_attempt, told_pids, told_step = example.attempt, False, 0
-            yield f"restart attempt {example.attempt}"
         if example.fault_at_ns is not None and not told_fault:
             told_fault = True
             moment = datetime.fromtimestamp(example.fault_at_ns / 1e9, UTC).isoformat(timespec="milliseconds")

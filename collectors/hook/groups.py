@@ -89,6 +89,8 @@ class GroupTable:
 
     def refresh(self) -> bool:
         """Reads torch's table. Returns True when the set of groups changed. Cost: linear in groups."""
+        if not self.groups:
+            self._next_index = 0  # a new world counts anew
         known = {id(handle): group for group in self.groups if (handle := group.handle()) is not None}
         current: list[Group] = []
         changed = False

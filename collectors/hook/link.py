@@ -22,7 +22,7 @@ QUEUE_MAX_BYTES = 256 * 1024
 ANSWERS_MAX_BYTES = protocol.BLOB_MAX_BYTES + 2 * protocol.HEADER_MAX_BYTES
 """One dump of the largest size with its stacks."""
 CHUNK_BYTES = 256 * 1024
-RETRY_S = (1.0, 2.0, 5.0, 10.0)
+RETRY_S = (1.0, 1.0, 2.0, 5.0)
 """Pause before the next try to connect; the last one repeats."""
 
 _AGAIN = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EINPROGRESS)

@@ -58,3 +58,18 @@ def find() -> list[Recorder]:
         if to_pickle is not None and to_json is not None:
             found.append(Recorder(name, to_pickle, to_json))
     return found
+
+
+def choose(recorders: list[Recorder], name: str | None = None) -> Recorder:
+    """The recorder called ``name``; without a name the one that holds open calls, else the one in use.
+
+    Raises: ``LookupError`` when there is none.
+    """
+    found = [recorder for recorder in recorders if name in (None, recorder.name)]
+    if not found:
+        raise LookupError(f"this torch has no {name or 'flight'} recorder")
+    statuses = [(recorder, recorder.status()) for recorder in found]
+    for recorder, status in statuses:
+        if any(enqueued > completed for enqueued, completed in status.values()):
+            return recorder
+    return next((recorder for recorder, status in statuses if status), found[-1])

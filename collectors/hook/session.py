@@ -19,7 +19,7 @@ from . import identity, protocol, stacks, wrappers
 from .groups import GroupTable
 from .link import Link
 from .phases import Phases
-from .recorder import Recorder, Status, find
+from .recorder import Recorder, Status, choose, find
 from .steps import StepCounter
 from .watch import Watch
 
@@ -102,15 +102,21 @@ class Session:
         }
         if self._generation:
             self._link.close()  # a new world is a new rank: it says hello again
-        if not self._thread.is_alive():
-            self._thread.start()
-        self.wake()
+        self._speak()
 
     def world_is_up(self, rank: int, size: int) -> None:
         """``init_process_group`` returned: what it settled is better than what the environment said."""
         if (self._hello["rank"], self._hello["world_size"]) != (rank, size):
             self._hello.update(rank=rank, world_size=size)
             self._link.close()
+        self._speak()
+
+    def _speak(self) -> None:
+        """Starts the thread as soon as this process knows its rank, and lets it look now."""
+        if self._hello["rank"] is None or self._hello["world_size"] is None:
+            return  # init_process_group will settle it
+        if not self._thread.is_alive():
+            self._thread.start()
         self.wake()
 
     def wake(self) -> None:
@@ -257,7 +263,7 @@ class Session:
         if what == "stacks":
             self._send_stacks(number)
         elif what in ("window", "ring"):
-            self._send_dumps(number, whole=what == "ring", frames=header.get("frames") is True)
+            self._send_dump(header)
 
     def _send_stacks(self, number: Any) -> None:
         answer: dict[str, Any] = {"k": "stacks", "id": number, "threads": [], "error": ""}
@@ -267,17 +273,14 @@ class Session:
             answer["error"] = repr(error)
         self._link.send(answer, asked=True)
 
-    def _send_dumps(self, number: Any, whole: bool, frames: bool) -> None:
-        """One ``dump`` frame per recorder that holds something, at least one; ``more`` follow it."""
-        used = [recorder for recorder in self._recorders if recorder.status()] or self._recorders[-1:]
-        for left, recorder in zip(range(len(used) - 1, -1, -1), used):  # noqa: B905 - Python 3.9
-            answer = {"k": "dump", "id": number, "recorder": recorder.name, "format": "pickle", "error": ""}
-            blob = b""
-            try:
-                blob = recorder.dump(stacks=frames, only_active=not whole)
-            except Exception as error:  # noqa: BLE001 - the agent gets the reason instead of silence
-                answer["error"] = repr(error)
-            self._link.send({**answer, "more": left}, blob, asked=True)
-        if not used:
-            answer = {"k": "dump", "id": number, "recorder": "generic", "format": "pickle", "more": 0}
-            self._link.send({**answer, "error": "this torch has no flight recorder"}, asked=True)
+    def _send_dump(self, want: Mapping[str, Any]) -> None:
+        """One ``dump`` frame, with the reason where there is no dump: the agent need not wait."""
+        answer: dict[str, Any] = {"k": "dump", "id": want.get("id"), "format": "pickle", "error": ""}
+        blob = b""
+        try:
+            recorder = choose(self._recorders, want.get("recorder"))
+            answer["recorder"] = recorder.name
+            blob = recorder.dump(stacks=want.get("frames") is True, only_active=want.get("what") == "window")
+        except Exception as error:  # noqa: BLE001 - the agent gets the reason instead of silence
+            answer["error"] = str(error) or repr(error)
+        self._link.send(answer, blob, asked=True)

@@ -24,8 +24,8 @@ from .watch import Watch
 SAME_PERIOD = 3
 """So many equal gaps in a row make a period."""
 SKIPPED_MAX = 64
-LEADER_LOST_AFTER = 3
-"""Another optimizer that stepped so often without the leader takes over."""
+LEADER_LOST_AFTER = 2
+"""Another optimizer that made so many steps without the leader takes over; they count then."""
 BATCHES_WITHOUT_OPTIMIZER = 64
 ROWS_MAX = 1_000
 """Finished steps kept until the thread fetches them; the oldest go first."""
@@ -57,6 +57,8 @@ class StepCounter:
         self._leader: weakref.ref[Any] | None = None
         self._others: dict[int, int] = {}
         self._last: _Mark | None = None
+        self._last_other: _Mark | None = None
+        """last step of an optimizer that does not lead, since the leader's"""
         self._gaps: deque[int] = deque(maxlen=SAME_PERIOD)
         self._rows: deque[Row] = deque(maxlen=ROWS_MAX)
         self._by_batch = False
@@ -68,14 +70,18 @@ class StepCounter:
 
     def after_optimizer_step(self, optimizer: Any) -> None:
         """One optimizer finished ``step()``."""
-        if not self._leads(optimizer):
+        leads = self._leader is not None and self._leader() is optimizer
+        mark, last = self._mark(), self._last
+        before = last if leads else self._last_other or last
+        if before is not None and _idle(before, mark):
             return
-        mark = self._mark()
-        last = self._last
-        if last is not None and _idle(last, mark):
+        count = self._steps_in(last, mark) if leads else self._take_over(optimizer)
+        if not count:
+            self._last_other = mark
             return
+        self._others.clear()
+        self._last_other = None
         self._by_batch = False
-        count = self._steps_in(last, mark)
         self._finish(last, mark, count)
 
     def after_batch(self) -> None:
@@ -97,19 +103,16 @@ class StepCounter:
         names = ("step", "end_ns", "duration_s", "data_wait_s", "checkpoint_s", "gc_s", "cpu_s")
         return {name: list(column) for name, column in zip(names, zip(*rows))}  # noqa: B905 - Python 3.9
 
-    def _leads(self, optimizer: Any) -> bool:
-        leader = self._leader() if self._leader is not None else None
-        if leader is optimizer:
-            self._others.clear()
-            return True
-        if leader is not None:
+    def _take_over(self, optimizer: Any) -> int:
+        """Steps to count for another optimizer than the leader: 0 while that one may still come back."""
+        count = 1
+        if self._leader is not None and self._leader() is not None:
             count = self._others[id(optimizer)] = self._others.get(id(optimizer), 0) + 1
             if count < LEADER_LOST_AFTER:
-                return False
+                return 0
         self._leader = weakref.ref(optimizer)
-        self._others.clear()
         self._gaps.clear()
-        return True
+        return count
 
     def _mark(self) -> _Mark:
         watch = self._watch
