@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 
 STEPS_EVERY_TICKS: Final = 10
 _BYE_TIMEOUT_S: Final = 3.0
+_TIMER_SLACK_S: Final = 0.005
 
 
 class AlreadyRunning(Exception):
@@ -102,9 +103,11 @@ class Agent:
         phase_ns = zlib.crc32(self._config.node.encode()) % 1000 * 1_000_000
         while not self._stop.is_set():
             wait_s = (1_000_000_000 - (self._clock.now_ns() - phase_ns) % 1_000_000_000) / 1e9
+            if wait_s < _TIMER_SLACK_S:
+                wait_s += 1.0  # the timer was a little early: not twice in one second
             try:
-                # Early by up to 1 ms would tick twice in one second; the loop's timer is never early.
-                await asyncio.wait_for(self._stop.wait(), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await self._stop.wait()
             except TimeoutError:
                 self._tick()
 

@@ -97,7 +97,8 @@ class HookConnection(asyncio.Protocol):
         self._allow_blobs()
         transport.write(protocol.pack({"k": "want", "id": number, "what": what}))
         try:
-            return await asyncio.wait_for(answer, timeout_s)
+            async with asyncio.timeout(timeout_s):
+                return await answer
         finally:
             self._answers.pop(key, None)
             self._allow_blobs()

@@ -159,7 +159,8 @@ class Sender:
             self.connected = False
             self.welcomed.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), pause_s)
+                async with asyncio.timeout(pause_s):
+                    await self._stopping.wait()
 
     # --- one connection --------------------------------------------------------------------------------
 
@@ -203,7 +204,8 @@ class Sender:
         credential = None if self._enrol_again else self._credential.read()
         token = self._config.enrolment_token() if credential is None else None
         await connection.send(codec.encode(self._hello(credential, token)))
-        answer = await asyncio.wait_for(connection.recv(decode=False), WELCOME_TIMEOUT_S)
+        async with asyncio.timeout(WELCOME_TIMEOUT_S):
+            answer = await connection.recv(decode=False)
         message = codec.decode_from_gateway(answer)
         if isinstance(message, records.Refuse):
             raise Refused(message)
@@ -289,7 +291,8 @@ class Sender:
             self._check_stall()
             if not any(moved):
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._work.wait(), self._idle_s())
+                    async with asyncio.timeout(self._idle_s()):
+                        await self._work.wait()
 
     async def _flush_spool(self) -> None:
         """Only what is on the disk may be sent (see ``spool``); the disk is waited for in a thread."""

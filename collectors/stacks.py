@@ -50,7 +50,8 @@ async def take(pid: int, timeout_s: float) -> list[ThreadStack]:
         limit=OUTPUT_MAX_BYTES,
     )  # fmt: skip
     try:
-        output, complaint = await asyncio.wait_for(process.communicate(), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            output, complaint = await process.communicate()
     except TimeoutError:
         raise StackError(f"py-spy gave no answer in {timeout_s:.1f} s") from None
     finally:
