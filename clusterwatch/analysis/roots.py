@@ -15,7 +15,7 @@ from clusterwatch.analysis.columns import View, is_gloo
 from clusterwatch.analysis.groups import Group, World
 from clusterwatch.analysis.p2p import Pairing
 from clusterwatch.analysis.root import Evidence, Root
-from clusterwatch.analysis.sentence import noun
+from clusterwatch.analysis.sentence import count, noun
 from clusterwatch.analysis.signature import ALL_PARTY, plain
 from clusterwatch.analysis.waitfor import Wait, WaitGraph, by_call, op_of
 
@@ -46,9 +46,8 @@ def find(world: World, evidence: Evidence) -> tuple[list[Root], WaitGraph]:
         for rank in root.ranks:
             covered |= {rank} | waitfor.upstream(graph, rank)
     roots += [cycle.judge(world, graph, ring) for ring in waitfor.cycles(graph) if not ring & covered]
-    roots += sinks.all_joined(
-        world, graph, pairing, {rank for root in roots for rank in root.ranks} | covered
-    )
+    covered |= {rank for root in roots for rank in root.ranks}
+    roots += sinks.all_joined(world, graph, pairing, covered)
     return _merged(roots, evidence.hosts), graph
 
 
@@ -181,7 +180,8 @@ def _late(world: World, graph: WaitGraph) -> list[Root]:
         op = op_of(wait)
         finished = _finished_ahead(wait, op) and wait.rank in awaited and not is_gloo(wait.view.trace)
         if finished:
-            why = f"{len(wait.ahead)} peers finished {op} {wait.sequence}; it never ended on rank {wait.rank}"
+            peers = count(len(wait.ahead), "peer")
+            why = f"{peers} finished {op} {wait.sequence}; it never ended on rank {wait.rank}"
             found.append(_late_root(wait, op, why))
     named = {rank for root in found for rank in root.named}
     for (_, sequence), waits in by_call(graph).items():
@@ -195,7 +195,8 @@ def _late(world: World, graph: WaitGraph) -> list[Root]:
         for wait in held:
             if wait.rank in named or graph.edges.get(wait.rank):
                 continue
-            why = f"{len(started)} peers started {op_of(wait)} {sequence}; on rank {wait.rank} it is still queued"
+            peers = count(len(started), "peer")
+            why = f"{peers} started {op_of(wait)} {sequence}; rank {wait.rank} still has it queued"
             found.append(_late_root(wait, op_of(wait), why))
     return _first_per_rank(found)
 

@@ -1,7 +1,7 @@
 """Ranks that others wait for and that wait for nobody themselves, and last calls that all have joined.
 
-In: ``World``, the wait graph, p2p pairs, ``Evidence``. Out: ``Root`` per rank or call. What the trace does not
-record (gloo's sends and receives, ranks without a dump) makes suspects, not culprits.
+In: ``World``, the wait graph, p2p pairs, ``Evidence``. Out: ``Root`` per rank or call. What the trace does
+not record (gloo's sends and receives, ranks without a dump) makes suspects, not culprits.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ def all_joined(world: World, graph: WaitGraph, pairing: Pairing, covered: set[in
         if newest:
             first = min(newest, key=lambda w: waitfor.issue_key(w.group, w.sequence))
             why = [
-                f"all {len(first.group.members)} members issued {op_of(first)} {first.sequence}, none finished"
+                f"all {len(first.group.members)} members issued {op_of(first)} {first.sequence}, none ended"
             ]
             found.append(
                 Root("all_joined_not_finished", (), (), first.group, first.sequence, op_of(first), why=why)
