@@ -191,3 +191,12 @@ def between(start: datetime, end: datetime) -> str:
 def ms_at(at_ms: int) -> SafeString:
     """A UTC time given in ms."""
     return at(datetime.fromtimestamp(at_ms / 1000, UTC))
+
+
+@register.simple_tag
+def change_words(change: Any) -> dict[str, str]:
+    """A change as a bold first word and the rest; a suspicion is not told twice, the sentence stands above."""
+    head, colon, rest = change.text.partition(": ")
+    if change.kind != "state" or not colon or len(head) > 20:
+        return {"head": "", "text": change.text}
+    return {"head": head, "text": "no advance between two looks" if change.after == "suspected" else rest}

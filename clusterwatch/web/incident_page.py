@@ -60,8 +60,10 @@ class Stack:
     source: str
 
     @property
-    def tail(self) -> tuple[str, ...]:
-        return self.frames[-4:]
+    def tail(self) -> str:
+        """The innermost calls by name, the last one with its place."""
+        names = [frame.partition(" (")[0] for frame in self.frames[-4:-1]]
+        return " > ".join([*names, *self.frames[-1:]])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,15 @@
-"""A database as the screens meet it: a real 8-rank job that hangs on 4 hosts, and a simulated cluster of 512 GPUs."""
+"""A database as the screens meet it: a real 8-rank job that hangs, and a simulated cluster of 512 GPUs."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any
 
 import numpy as np
+from django.contrib.auth.hashers import make_password
 from django.db import connection
 from django.utils import timezone
 
@@ -53,23 +55,34 @@ class Seeded:
     resolved: Incident | None = None
 
 
+@cache
+def _hashed() -> str:
+    """The password's hash; made once, since that is slow on purpose."""
+    return make_password(PASSWORD)
+
+
 def people() -> dict[str, User]:
     """An admin, an operator on call, and a viewer."""
-    made = {}
-    for name, role, staff in (("admin", "admin", True), ("olga", "operator", False), ("vera", "viewer", False)):
-        made[name] = User.objects.create_user(name, password=PASSWORD, role=role, is_staff=staff)
+    made, hashed = {}, _hashed()
+    for name, role, staff in (
+        ("admin", "admin", True),
+        ("olga", "operator", False),
+        ("vera", "viewer", False),
+    ):
+        made[name] = User.objects.create(username=name, password=hashed, role=role, is_staff=staff)
     return made
 
 
-def seed(simulated_nodes: int = 64) -> Seeded:
-    """Everything; hot state too, when Valkey runs."""
+def seed(simulated_nodes: int = 64, *, history: bool = True) -> Seeded:
+    """Everything, hot state too; without ``history`` no stored steps, traces and stacks."""
     real = Cluster.objects.create(name="lab")
     nodes = [_node(real, f"node-{letter}", cpus=16) for letter in "abcd"]
     job, ranks, groups = _job(real, nodes)
     incident = _hang(job, ranks)
     resolved = _resolved_crash(job)
-    _captures(job, ranks, groups)
-    _steps(job, ranks)
+    if history:
+        _captures(job, ranks, groups)
+        _steps(job, ranks)
     simulated = Cluster.objects.create(name="demo-512", simulated=True)
     sim_jobs = _simulated(simulated, simulated_nodes)
     seeded = Seeded(real, simulated, job, incident, ranks, groups, nodes, sim_jobs, resolved)
@@ -102,7 +115,9 @@ def _node(cluster: Cluster, name: str, *, cpus: int = 192, gpus: int = 0, rack: 
 
 def _job(cluster: Cluster, nodes: list[Node]) -> tuple[Job, list[Rank], list[Group]]:
     started = timezone.now() - timedelta(minutes=42)
-    job = Job.objects.create(cluster=cluster, key="example-8", name="tp2-pp2-dp2", user="sam", started_at=started)
+    job = Job.objects.create(
+        cluster=cluster, key="example-8", name="tp2-pp2-dp2", user="sam", started_at=started
+    )
     ranks = [
         Rank.objects.create(
             job=job,
@@ -130,9 +145,17 @@ def _job(cluster: Cluster, nodes: list[Node]) -> tuple[Job, list[Rank], list[Gro
     }
     groups = [
         Group.objects.create(
-            job=job, attempt=0, name=str(place), desc=desc, backend="gloo", members_hash=f"{place:032x}", ranks=some
+            job=job,
+            attempt=0,
+            name=str(place),
+            desc=desc,
+            backend="gloo",
+            members_hash=f"{place:032x}",
+            ranks=some,
         )
-        for place, (desc, some) in enumerate((desc, some) for desc, lists in members.items() for some in lists)
+        for place, (desc, some) in enumerate(
+            (desc, some) for desc, lists in members.items() for some in lists
+        )
     ]
     return job, ranks, groups
 
@@ -145,8 +168,8 @@ def hang_diagnosis() -> Diagnosis:
         fault_class="hang",
         severity=Severity.CRITICAL,
         summary=(
-            f"Job example-8 (8 ranks) stands since step 421: rank {STUCK_RANK} on node-c sits in its data loader and "
-            f"never issued all_reduce #{SEQUENCE} of tp; the other 7 ranks only wait."
+            f"Job example-8 (8 ranks) stands since step 421: rank {STUCK_RANK} on node-c sits in its data "
+            f"loader and never issued all_reduce #{SEQUENCE} of tp; the other 7 ranks only wait."
         ),
         rule="hang.missing_rank v1",
         confidence=0.94,
@@ -174,13 +197,22 @@ def hang_diagnosis() -> Diagnosis:
     wait = "wait (torch/distributed/distributed_c10d.py:2811)"
     stacks = (
         MergedStack(
-            (top, "next_batch (train.py:143)", "__next__ (torch/utils/data/dataloader.py:733)", "get (queue.py:171)"),
+            (
+                top,
+                "next_batch (train.py:143)",
+                "__next__ (torch/utils/data/dataloader.py:733)",
+                "get (queue.py:171)",
+            ),
             (STUCK_RANK,),
             "hook",
             "culprit",
         ),
         MergedStack((top, "forward (model.py:88)", "all_reduce (tensor.py:41)", wait), (4,), "hook"),
-        MergedStack((top, "backward (train.py:160)", "reduce_gradients (train.py:171)", wait), (0, 1, 2, 3, 6, 7), "hook"),
+        MergedStack(
+            (top, "backward (train.py:160)", "reduce_gradients (train.py:171)", wait),
+            (0, 1, 2, 3, 6, 7),
+            "hook",
+        ),
     )
     return Diagnosis((finding,), Coverage(expected=8, reported=8, stale=0, truncated=1), stacks)
 
@@ -202,14 +234,22 @@ def _hang(job: Job, ranks: list[Rank]) -> Incident:
     services.open_(incident.pk, since + 11 * 10**9, "the stall is longer than 10 s")
     pieces = [
         services.Piece("progress", "No rank advances", "hot state, two looks", {"looks": 2}, 0.46, "rank 5"),
-        services.Piece("collective_state", "Open call", "flight recorder, window", {"seq": SEQUENCE}, 0.31, "rank 5"),
+        services.Piece(
+            "collective_state", "Open call", "flight recorder, window", {"seq": SEQUENCE}, 0.31, "rank 5"
+        ),
         services.Piece("stacks", "Stacks", "hook, captured", {"ranks": 8}, 0.2, "rank 5"),
         services.Piece(
             "process",
             "All 8 processes live",
             "agents, /proc",
             [
-                {"rank": r.rank, "host": r.host, "pid": r.pid, "state": "S", "step": 421 if r.rank != 5 else 420}
+                {
+                    "rank": r.rank,
+                    "host": r.host,
+                    "pid": r.pid,
+                    "state": "S",
+                    "step": 421 if r.rank != 5 else 420,
+                }
                 for r in ranks
             ],
             0.12,
@@ -248,7 +288,11 @@ def _resolved_crash(job: Job) -> Incident:
     incident, _ = services.suspect(sighting, start + 10**9)
     services.open_(incident.pk, start + 10**9, "decisive evidence")
     payload = {"type": "ValueError", "message": "label 4127 is out of range", "rank": 2, "at_step": 88}
-    services.freeze(incident.pk, [services.Piece("exception", "Rank 2 raised first", "hook", payload, 0.8, "rank 2")], start)
+    services.freeze(
+        incident.pk,
+        [services.Piece("exception", "Rank 2 raised first", "hook", payload, 0.8, "rank 2")],
+        start,
+    )
     services.resolve(incident.pk, start + 300 * 10**9, "the job ended")
     incident.refresh_from_db()
     return incident
@@ -300,11 +344,25 @@ def _captures(job: Job, ranks: list[Rank], groups: list[Group]) -> None:
     )
     now, rows, times = time.time_ns(), series.Rows(), []
     for number, rank in enumerate(r for r in ranks if r.rank != 7):
-        head = (job.cluster_id, rank.node_id, now, "e1", 100 + number, job.pk, 0, "", rank.rank, rank.pid, capture.pk)
+        head = (
+            job.cluster_id,
+            rank.node_id,
+            now,
+            "e1",
+            100 + number,
+            job.pk,
+            0,
+            "",
+            rank.rank,
+            rank.pid,
+            capture.pk,
+        )
         rows.add("trace", (*head, "ring", "generic", pack(_trace_of(rank, groups))))
         found = next(s for s in hang_diagnosis().stacks if rank.rank in s.ranks)
         threads = [{"name": "MainThread", "main": True, "frames": list(found.frames)}]
-        threads.append({"name": "pin_memory", "frames": ["_bootstrap (threading.py:1012)", "do_one_step (pin.py:33)"]})
+        threads.append(
+            {"name": "pin_memory", "frames": ["_bootstrap (threading.py:1012)", "do_one_step (pin.py:33)"]}
+        )
         rows.add("stacks", (*head, "hook", "", "S", "futex_wait", _jsonb(threads)))
         times += [("trace", now), ("stacks", now)]
     series.PartitionCache().prepare(times)
@@ -339,7 +397,10 @@ def _steps(job: Job, ranks: list[Rank]) -> None:
 
 
 def _simulated(cluster: Cluster, count: int) -> list[Job]:
-    nodes = [_node(cluster, f"gpu-r{n // 4 + 1:02}-n{n % 4 + 1:02}", gpus=8, rack=f"r{n // 4 + 1:02}") for n in range(count)]
+    nodes = [
+        _node(cluster, f"gpu-r{n // 4 + 1:02}-n{n % 4 + 1:02}", gpus=8, rack=f"r{n // 4 + 1:02}")
+        for n in range(count)
+    ]
     started = timezone.now() - timedelta(hours=31)
     jobs = []
     for key, name, share in (("88213", "pretrain-70b", 0.5), ("88190", "ablate-8b-mix7", 0.25)):
@@ -347,21 +408,43 @@ def _simulated(cluster: Cluster, count: int) -> list[Job]:
         take = [nodes.pop(0) for _ in range(int(count * share))]
         Rank.objects.bulk_create(
             Rank(
-                job=jobs[-1], attempt=0, rank=n * 8 + g, world_size=len(take) * 8, node=node, host=node.name,
-                ref=n * 8 + g, epoch="s1", pid=9000 + g, local_rank=g, gpu_index=g, backend="nccl", started_at=started,
+                job=jobs[-1],
+                attempt=0,
+                rank=n * 8 + g,
+                world_size=len(take) * 8,
+                node=node,
+                host=node.name,
+                ref=n * 8 + g,
+                epoch="s1",
+                pid=9000 + g,
+                local_rank=g,
+                gpu_index=g,
+                backend="nccl",
+                started_at=started,
             )
             for n, node in enumerate(take)
             for g in range(8)
         )
     slow = Finding(
-        verdict="slow_gpu", fault_class="hardware", severity=Severity.WARNING, rule="slow.gpu v1", confidence=0.86,
-        summary="Job 88190: GPU 3 of gpu-r10-n01 (rank 35) makes each step 6.8 % longer; 127 ranks wait for it.",
-        owner=Owner.INFRA, culprit_ranks=(35,), culprits=(Culprit(35, "gpu-r10-n01", 3, "GPU-35", 9003),),
-        downstream=Downstream(3, 127), recommended_action="Swap gpu-r10-n01 at the next checkpoint.",
+        verdict="slow_gpu",
+        fault_class="hardware",
+        severity=Severity.WARNING,
+        rule="slow.gpu v1",
+        confidence=0.86,
+        summary="Job 88190: GPU 3 of gpu-r10-n01 (rank 35) makes each step 6.8 % longer; 127 ranks wait.",
+        owner=Owner.INFRA,
+        culprit_ranks=(35,),
+        culprits=(Culprit(35, "gpu-r10-n01", 3, "GPU-35", 9003),),
+        downstream=Downstream(3, 127),
+        recommended_action="Swap gpu-r10-n01 at the next checkpoint.",
     )
     sighting = services.Sighting(
-        fingerprint=f"{cluster.pk}:{jobs[1].pk}:slow", cluster_id=cluster.pk, job_id=jobs[1].pk,
-        diagnosis=Diagnosis((slow,), Coverage(128, 128)), since_ns=time.time_ns() - 4000 * 10**9, gpu_count=128,
+        fingerprint=f"{cluster.pk}:{jobs[1].pk}:slow",
+        cluster_id=cluster.pk,
+        job_id=jobs[1].pk,
+        diagnosis=Diagnosis((slow,), Coverage(128, 128)),
+        since_ns=time.time_ns() - 4000 * 10**9,
+        gpu_count=128,
     )
     incident, _ = services.suspect(sighting, time.time_ns() - 3990 * 10**9)
     services.open_(incident.pk, time.time_ns() - 3900 * 10**9, "cost above its bound")
@@ -388,7 +471,9 @@ def _write_hot(seeded: Seeded, now: int, moved: int) -> None:
         for group in seeded.groups:
             if rank.rank in group.ranks:
                 number = SEQUENCE - (1 if rank.rank == STUCK_RANK else 0)
-                open_call = rank.rank == 4 and group.desc == "tp" or rank.rank not in (4, 5) and group.desc == "dp"
+                open_call = (
+                    rank.rank == 4 and group.desc == "tp" or rank.rank not in (4, 5) and group.desc == "dp"
+                )
                 if group.desc != "tp":
                     number = 812 if rank.rank != STUCK_RANK else 812 - (group.desc == "dp")
                 pairs.append((row, group.pk, number, number - int(open_call), number))
@@ -414,14 +499,27 @@ def _write_hot(seeded: Seeded, now: int, moved: int) -> None:
 
 def _publish_real(seeded: Seeded, stall: int) -> None:
     job = {
-        "key": seeded.job.key, "name": seeded.job.name, "state": "running", "attempt": 0, "ranks": 8, "reported": 8,
-        "step": 421, "step_rate": None, "phase": "train", "still_since_ms": stall // 10**6,
+        "key": seeded.job.key,
+        "name": seeded.job.name,
+        "state": "running",
+        "attempt": 0,
+        "ranks": 8,
+        "reported": 8,
+        "step": 421,
+        "step_rate": None,
+        "phase": "train",
+        "still_since_ms": stall // 10**6,
     }
     state = {
-        "slots": bytes([1, 1, 3, 1]), "slots_version": seeded.real.slots_version, "total": 4,
+        "slots": bytes([1, 1, 3, 1]),
+        "slots_version": seeded.real.slots_version,
+        "total": 4,
         "counts": {"unknown": 0, "ok": 3, "idle": 0, "degraded": 1, "failed": 0, "drained": 0},
-        "coverage": {"expected": 4, "reported": 4}, "silent": {}, "gateway_silent_since_ms": None,
-        "jobs": {str(seeded.job.pk): job}, "bands": {},
+        "coverage": {"expected": 4, "reported": 4},
+        "silent": {},
+        "gateway_silent_since_ms": None,
+        "jobs": {str(seeded.job.pk): job},
+        "bands": {},
     }
     frames.publish(f"cluster:{seeded.real.pk}", state)
 
@@ -442,18 +540,30 @@ def _publish_simulated(seeded: Seeded) -> None:
     since = int((datetime.now(UTC) - timedelta(minutes=15)).timestamp() * 1000)
     jobs = {
         str(job.pk): {
-            "key": job.key, "name": job.name, "state": "running", "attempt": 0,
-            "ranks": size, "reported": size, "step": 183421 + int(time.time() / 4) % 1000, "step_rate": rate,
-            "phase": "train", "still_since_ms": None,
+            "key": job.key,
+            "name": job.name,
+            "state": "running",
+            "attempt": 0,
+            "ranks": size,
+            "reported": size,
+            "step": 183421 + int(time.time() / 4) % 1000,
+            "step_rate": rate,
+            "phase": "train",
+            "still_since_ms": None,
         }
         for job, size, rate in zip(seeded.sim_jobs, (total // 2, total // 4), (0.24, 1.31), strict=False)
     }
     silent = Node.objects.filter(cluster=seeded.simulated).order_by("-name")[:2]
     state = {
-        "slots": slots.tobytes(), "slots_version": seeded.simulated.slots_version, "total": total, "counts": counts,
+        "slots": slots.tobytes(),
+        "slots_version": seeded.simulated.slots_version,
+        "total": total,
+        "counts": counts,
         "coverage": {"expected": expected, "reported": expected - 2},
         "silent": {str(n.pk): {"name": n.name, "since_ms": since, "link": "open"} for n in silent},
-        "gateway_silent_since_ms": None, "jobs": jobs, "bands": {},
+        "gateway_silent_since_ms": None,
+        "jobs": jobs,
+        "bands": {},
     }
     frames.publish(f"cluster:{seeded.simulated.pk}", state)
 

@@ -1,6 +1,6 @@
 """Developer's tool: seeds a database, serves the pages and takes their pictures, light, dark and 360 px wide.
 
-    .venv/bin/python -m tests.web.shots FOLDER [name ...]
+.venv/bin/python -m tests.web.shots FOLDER [name ...]
 """
 
 from __future__ import annotations
@@ -54,7 +54,14 @@ def servers() -> Iterator[str]:
         stack.start_postgres()
         stack.start_valkey()
         _seed()
-        command = [sys.executable, "-m", "uvicorn", "clusterwatch.project.asgi:application", "--port", str(port)]
+        command = [
+            sys.executable,
+            "-m",
+            "uvicorn",
+            "clusterwatch.project.asgi:application",
+            "--port",
+            str(port),
+        ]
         site = subprocess.Popen([*command, "--log-level", "warning"])
         _wait(f"http://127.0.0.1:{port}/healthz")
         yield f"http://127.0.0.1:{port}"
@@ -77,6 +84,7 @@ def _seed() -> None:
     call_command("migrate", verbosity=0)
     seed.people()
     seeded = seed.seed()
+    closed = seeded.resolved.pk if seeded.resolved else 0
 
     def beat() -> None:
         while True:
@@ -95,7 +103,7 @@ def _seed() -> None:
             "rank-silent": f"/jobs/{seeded.job.pk}/ranks/7?cluster={seeded.real.pk}",
             "incidents": f"/incidents?cluster={seeded.real.pk}",
             "incident": f"/incidents/{seeded.incident.pk}?cluster={seeded.real.pk}",
-            "incident-closed": f"/incidents/{seeded.resolved.pk if seeded.resolved else 0}?cluster={seeded.real.pk}",
+            "incident-closed": f"/incidents/{closed}?cluster={seeded.real.pk}",
             "collectors": f"/collectors?cluster={seeded.simulated.pk}",
             "missing": "/incidents/999999",
         }
