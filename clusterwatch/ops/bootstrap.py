@@ -29,7 +29,7 @@ def main() -> None:
 
     state = StateFolder(Path(os.environ["CLUSTERWATCH_STATE_DIR"]))
     call_command("migrate", interactive=False, verbosity=1)
-    ensure_admin(state.secret("admin_password"))
+    ensure_admin(os.environ.get("CLUSTERWATCH_ADMIN_PASSWORD") or state.secret("admin_password"))
     for cluster, secret_name in CLUSTERS.items():
         ensure_cluster(cluster, simulated=cluster == "simulated")
         if not state.secret_path(secret_name).exists():
