@@ -19,8 +19,6 @@ from .failures import LastWords
 from .session import Session
 from .watch import Watch, now_ns
 
-_SAVER = "torch.distributed.checkpoint.state_dict_saver"
-
 
 class _Process:
     """What the hook keeps for the whole life of a process."""
@@ -39,9 +37,10 @@ _process = _Process()
 
 def on_import(module: Any, late: bool, early_wrappers: bool = False) -> None:
     """Wraps ``module`` once. Args: ``late`` when other code may hold its functions already."""
-    if module.__name__ == _SAVER:
+    later = wrappers.LATER.get(module.__name__)
+    if later is not None:
         if wrappers.is_tested(_torch_version()):
-            wrappers.wrap_saver(module, _process.watch)
+            later(module, _process.watch)
         return
     if early_wrappers and not _process.p2p_wrapped and wrappers.is_tested(_torch_version()):
         wrappers.wrap_p2p(module, _process.watch)

@@ -19,9 +19,9 @@ dump       id, recorder ("nccl" | "generic"), format ("pickle" | "json"), error;
 stacks     id, threads [{name, frames [outermost first], main}], error
 ========== ===================================================================================
 
-From the agent: ``want`` with id and what ("window" | "ring" | "stacks"), ``bye``. A ``want`` of a dump may name
-its ``recorder`` (else the one that holds open calls answers) and say ``frames`` true: stacks in the dump,
-the first of which holds the GIL for up to 2 s.
+From the agent: ``want`` with id and what ("window" | "ring" | "stacks"), ``bye``. A ``want`` of a dump may
+name its ``recorder`` (else the one that holds open calls answers) and say ``frames`` true: stacks in the
+dump, the first of which holds the GIL for up to 2 s.
 From ``clusterwatch-run`` (its own connection): ``run`` (pid of the child, job), ``exit`` (pid, code, signal).
 
 Unknown ``k`` and unknown fields are ignored; an unknown ``v`` closes the connection.

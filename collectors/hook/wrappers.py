@@ -41,10 +41,9 @@ def install(torch: Any, watch: Watch, after_batch: Callable[[], None]) -> None:
     _wrap_modules(torch.nn.Module, watch)
     _wrap_loader(torch.utils.data.DataLoader, watch, after_batch)
     gc.callbacks.append(_gc_callback(watch))
-    _watch_compiler(watch)
-    saver = sys.modules.get("torch.distributed.checkpoint.state_dict_saver")
-    if saver is not None:
-        wrap_saver(saver, watch)
+    for name, follow in LATER.items():
+        if name in sys.modules:
+            follow(sys.modules[name], watch)
 
 
 def wrap_saver(saver: Any, watch: Watch) -> None:
@@ -181,12 +180,9 @@ def _gc_callback(watch: Watch) -> Callable[[str, dict[str, int]], None]:
     return collected
 
 
-def _watch_compiler(watch: Watch) -> None:
-    """Uses torch's own start and end callbacks of a compilation, where this torch has them loaded."""
-    module = sys.modules.get("torch._dynamo.callback")
-    handler = getattr(module, "callback_handler", None)
-    if handler is None:
-        return
+def watch_compiler(callback: Any, watch: Watch) -> None:
+    """Uses torch's own callbacks of a compilation. Args: ``callback`` the module that has them."""
+    handler = callback.callback_handler
 
     def started(*_args: Any) -> None:
         if watch.is_training_thread():
@@ -198,6 +194,13 @@ def _watch_compiler(watch: Watch) -> None:
 
     handler.register_start_callback(started)
     handler.register_end_callback(ended)
+
+
+LATER: dict[str, Callable[[Any, Watch], None]] = {
+    "torch.distributed.checkpoint.state_dict_saver": wrap_saver,
+    "torch._dynamo.callback": watch_compiler,
+}
+"""Modules that torch loads only when a job uses them, and what to do then."""
 
 
 def wrap_p2p(c10d: Any, watch: Watch) -> None:

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib costs 10 ms at each start
-_WAITED_FOR = {"torch.distributed.distributed_c10d", "torch.distributed.checkpoint.state_dict_saver"}
+_WAITED_FOR = {
+    "torch.distributed.distributed_c10d",
+    "torch.distributed.checkpoint.state_dict_saver",
+    "torch._dynamo.callback",
+}
 
 
 class _Finder:

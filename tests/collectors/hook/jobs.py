@@ -1,3 +1,4 @@
+# mypy: disable-error-code="arg-type,var-annotated,assignment,no-untyped-call"
 """Training processes for the hook's tests: ``python jobs.py NAME``. Plain torch; none starts the hook itself
 but ``attached``. Lines on stdout are JSON for the test."""
 
