@@ -169,7 +169,7 @@ class Capturer:
         complaint = await self._hook_stacks(job, state)
         if complaint or is_suspect:
             outside = await self._outside_stacks(job, state)
-            complaint = complaint and outside
+            complaint = f"{complaint}; {outside}" if complaint and outside else ""
         return complaint
 
     async def _hook_stacks(self, job: _Job, state: RankState) -> str:

@@ -11,7 +11,7 @@ import socket
 import struct
 import subprocess
 from array import array
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,14 +57,14 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 
 @pytest.fixture
-def ranks(node: Node) -> AsyncIterator[SpawnRank]:
+def ranks(node: Node) -> Iterator[SpawnRank]:
     spawned: list[subprocess.Popen[bytes]] = []
 
     def spawn(*args: Any, **kwargs: Any) -> subprocess.Popen[bytes]:
         spawned.append(spawn_hook(node.path, *args, **kwargs))
         return spawned[-1]
 
-    yield spawn  # type: ignore[misc]
+    yield spawn
     for process in spawned:
         process.kill()
         process.wait()
@@ -91,7 +91,12 @@ async def test_the_pid_is_the_kernels_and_not_the_one_claimed(node: Node) -> Non
 async def test_progress_becomes_columns_and_moves_only_when_a_number_changes(node: Node) -> None:
     hook = await node.hook()
     hook.hello()
-    progress = {"step": 5, "phase": "train", "phase_since_ns": 7, "groups": [[0, 40, 39, None], [2, 4, 4, 4]]}
+    progress: dict[str, Any] = {
+        "step": 5,
+        "phase": "train",
+        "phase_since_ns": 7,
+        "groups": [[0, 40, 39, None], [2, 4, 4, 4]],
+    }
     hook.send("progress", t_ns=1, **progress)
     state = await until(lambda: node.table.get(os.getpid()))
     await until(lambda: state.step == 5)

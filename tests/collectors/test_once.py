@@ -1,0 +1,112 @@
+"""``once`` keeps the contract: JSON lines only, unknown is null with a reason, nothing of the live host."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collectors import once, sources
+from collectors.sources.base import Reading, Sample
+from collectors.sources.tree import Tree
+from tests.collectors.fakes import REPO
+from tests.collectors.sources.test_host import node
+
+
+def lines(*arguments: Any) -> list[dict[str, Any]]:
+    out = io.StringIO()
+    assert once.run(*arguments, out) == 0
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    return [json.loads(line, parse_constant=refuse) for line in out.getvalue().splitlines()]
+
+
+def test_two_snapshots_give_rates_of_the_second(tmp_path: Path) -> None:
+    node(tmp_path / "a", 1)
+    node(tmp_path / "b", 2)
+    found = {line["metric"]: line for line in lines([tmp_path / "a", tmp_path / "b"], 10.0, ["host"])}
+    assert found["net_rx_bytes_per_s"]["value"] == 100.0
+    assert set(found["net_rx_bytes_per_s"]) == {
+        "type", "ts_ns", "host", "entity", "metric", "value", "quality", "source",
+    }  # fmt: skip
+
+
+def test_an_empty_tree_gives_no_line_and_nothing_of_this_machine(tmp_path: Path) -> None:
+    assert lines([tmp_path], None, ["host"]) == []
+
+
+def test_the_host_name_is_the_trees_own(tmp_path: Path) -> None:
+    node(tmp_path, 1)
+    name = tmp_path / "proc/sys/kernel/hostname"
+    name.parent.mkdir(parents=True)
+    name.write_text("gtn-0101\n")
+    assert {line["host"] for line in lines([tmp_path], None, ["host"])} == {"gtn-0101"}
+
+
+class Broken:
+    name, period_s, deadline_s, metrics = "broken", 1.0, 1.0, ()
+
+    def read(self, tree: Tree, at_s: float) -> Reading:
+        raise RuntimeError("no driver")
+
+
+class Absurd:
+    name, period_s, deadline_s, metrics = "absurd", 1.0, 1.0, ()
+
+    def read(self, tree: Tree, at_s: float) -> Reading:
+        return Reading([Sample("host", "x_ratio", float("nan")), Sample("host", "y_ratio", float("inf"))])
+
+
+def test_a_broken_source_does_not_hide_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sources.REGISTRY, "broken", f"{__name__}:Broken")
+    monkeypatch.setitem(sources.REGISTRY, "absurd", f"{__name__}:Absurd")
+    node(tmp_path, 1)
+    found = lines([tmp_path], None, ["broken", "absurd", "host"])
+    assert "no driver" in capsys.readouterr().err
+    assert [(line["value"], line["quality"]) for line in found[:2]] == [(None, "out_of_range")] * 2
+    assert len(found) > 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["once", "--stdout", "--sources", "nope"], 64, "no source 'nope'; there are host"),
+        (["once", "--root", "/does/not/exist", "--stdout"], 66, "/does/not/exist is no folder"),
+        (["once", "--root", "/tmp", "--root", "/tmp", "--stdout"], 64, "need --interval-s"),
+        (["fly"], 64, "invalid choice"),
+        ([], 64, "required"),
+        (["run"], 78, "set CLUSTERWATCH_GATEWAY_URL"),
+    ],
+)
+def test_a_wrong_call_has_its_code_and_one_clear_line(
+    arguments: list[str], code: int, words: str, tmp_path: Path
+) -> None:
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("CLUSTERWATCH_")}
+    environment |= {"CLUSTERWATCH_STATE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "collectors", *arguments],
+        cwd=REPO, env=environment, capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert done.returncode == code
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_the_agent_imports_nothing_of_the_server() -> None:
+    code = (
+        "import sys, collectors.__main__, collectors.agent, collectors.once, collectors.doctor\n"
+        "heavy = {'clusterwatch', 'django', 'numpy', 'torch', 'multiprocessing'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=REPO, check=True, timeout=30)
