@@ -50,12 +50,21 @@ class Reading:
 class Source(Protocol):
     """One thing that is watched. ``read`` runs in the source's own thread, never twice at once."""
 
-    name: str
-    period_s: float
-    """seconds between two looks"""
-    deadline_s: float
-    """a look that takes longer is a fault of its own"""
-    metrics: Sequence[MetricSpec]
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def period_s(self) -> float:
+        """Seconds between two looks."""
+        ...
+
+    @property
+    def deadline_s(self) -> float:
+        """A look that takes longer is a fault of its own."""
+        ...
+
+    @property
+    def metrics(self) -> Sequence[MetricSpec]: ...
 
     def read(self, tree: Tree, at_s: float) -> Reading:
         """One look at ``at_s`` of a monotonic clock. May raise: that is a ``source_failed`` event."""

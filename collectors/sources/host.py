@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from collectors.minute import MetricSpec
@@ -70,7 +70,7 @@ class HostSource:
     name = "host"
     period_s = 1.0
     deadline_s = 2.0
-    metrics: Sequence[MetricSpec] = METRICS
+    metrics = METRICS
 
     def __init__(self) -> None:
         self._rates: dict[str, Rate] = {}

@@ -19,9 +19,9 @@ from tests.collectors.fakes import REPO
 from tests.collectors.sources.test_host import node
 
 
-def lines(*arguments: Any) -> list[dict[str, Any]]:
+def lines(roots: list[Path], interval_s: float | None, chosen: list[str]) -> list[dict[str, Any]]:
     out = io.StringIO()
-    assert once.run(*arguments, out) == 0
+    assert once.run(roots, interval_s, chosen, out) == 0
 
     def refuse(word: str) -> None:
         raise AssertionError(f"{word} is no JSON")

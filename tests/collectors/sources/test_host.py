@@ -28,7 +28,7 @@ DISKS = (
     " 259       2 nvme0n1p1 5 0 {read} 0 5 0 {written} 0 1 {busy} 0\n"
     "   8       0 sda 5 0 {read} 0 5 0 {written} 0 0 0 0\n"
 )
-PSI = "some avg10=0.00 avg60=0.00 avg300=0.00 total={some}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total={full}\n"
+PSI = "some avg10=0.00 avg60=0.00 avg300=0.00 total={some}\nfull avg10=0.00 avg60=0.00 total={full}\n"
 
 
 def write(root: Path, name: str, text: str) -> None:
