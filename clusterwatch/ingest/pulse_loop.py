@@ -23,29 +23,37 @@ LEASE: Final = "pulse"
 LEASE_S: Final = 3.0
 """A leader that does not renew for so long is dead; longer than two ticks, so that one late tick is none."""
 RATE_OVER_S: Final = 30.0
-RATE_MIN_S: Final = 5.0
-"""Steps are counted over at least so long before a rate is shown."""
 
 log = logging.getLogger("clusterwatch.pulse")
 
 
 class StepRate:
-    """Steps per second of one job over the last half minute."""
+    """Steps per second of one job, between the moments its step number was seen to rise."""
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[float, int]] = deque()
+        self._step: int | None = None
+        self._rises: deque[tuple[float, int]] = deque()
 
     def add(self, now_s: float, step: int | None) -> float | None:
-        """Takes the newest step; returns the rate, None before there is enough or after the count fell."""
+        """Takes the newest step; returns the rate, None before two rises or after the number fell."""
         if step is None:
             return None
-        if self._seen and step < self._seen[-1][1]:
-            self._seen.clear()
-        self._seen.append((now_s, step))
-        while self._seen[0][0] < now_s - RATE_OVER_S:
-            self._seen.popleft()
-        first_s, first = self._seen[0]
-        return round((step - first) / (now_s - first_s), 4) if now_s - first_s >= RATE_MIN_S else None
+        if self._step is None or step < self._step:
+            self._rises.clear()
+        elif step > self._step:
+            self._rises.append((now_s, step))
+        self._step = step
+        while len(self._rises) > 2 and self._rises[0][0] < now_s - RATE_OVER_S:
+            self._rises.popleft()
+        return self._rate(now_s) if len(self._rises) >= 2 else None
+
+    def _rate(self, now_s: float) -> float:
+        (first_s, first), (last_s, last) = self._rises[0], self._rises[-1]
+        period_s, standing_s = (last_s - first_s) / (last - first), now_s - last_s
+        if standing_s > max(RATE_OVER_S, 3 * period_s):
+            return 0.0
+        span_s = now_s - first_s if standing_s > 2 * period_s else last_s - first_s
+        return round((last - first) / span_s, 4)
 
 
 class Leader:

@@ -39,6 +39,9 @@ RIGHTS_FRESH_S = 60.0
 class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     """One websocket. One task of its own reads the store and sends; announcements only wake it."""
 
+    channel_layer_alias = "none"
+    """No layer of this name: frames come by the hub, and a line opens while Valkey is away."""
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._feed = Feed()

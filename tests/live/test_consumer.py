@@ -147,10 +147,13 @@ async def test_valkey_killed_and_back_fills_the_page_again(
         await browser.hear("frames")
         await asyncio.to_thread(stack.kill, "valkey")
         await _until_silent(browser)
-        await asyncio.to_thread(stack.start_valkey)
-        await publish(topic, total=2)
-        (frame,) = await browser.hear("frames")
-        assert frame["full"] == {"total": 2}
+        async with line(owner) as late:
+            await late.say({"subscribe": [{"topic": topic}]})
+            await asyncio.to_thread(stack.start_valkey)
+            await publish(topic, total=2)
+            for each in (browser, late):
+                (frame,) = await each.hear("frames")
+                assert frame["full"] == {"total": 2}
         await publish(topic, total=3)
         (frame,) = await browser.hear("frames")
         assert frame["delta"] == {"set": {"total": 3}}
