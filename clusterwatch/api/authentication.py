@@ -33,7 +33,7 @@ class TokenAuthentication(BaseAuthentication):
         return "Bearer"
 
 
-class TokenScheme(OpenApiAuthenticationExtension):
+class TokenScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
     """How the token stands in the OpenAPI description."""
 
     target_class = TokenAuthentication

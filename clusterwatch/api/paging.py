@@ -14,7 +14,7 @@ class Paging(CursorPagination):
     page_size = 100
     max_page_size = 500
     page_size_query_param = "limit"
-    ordering = "-id"
+    ordering: str | tuple[str, ...] = "-id"
 
     def get_paginated_response(self, data: Any) -> Response:
         return Response({"results": data, "next": self.get_next_link()})

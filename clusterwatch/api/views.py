@@ -69,7 +69,7 @@ class NodeList(generics.ListAPIView[Node]):
         return nodes.filter(**_of_token(self.request))
 
     def get_serializer_context(self) -> dict[str, Any]:
-        return super().get_serializer_context() | {"links": _links()}
+        return {**super().get_serializer_context(), "links": _links()}
 
 
 def _links() -> dict[int, tuple[str, str | None]]:
@@ -79,7 +79,7 @@ def _links() -> dict[int, tuple[str, str | None]]:
     except redis.RedisError:
         return {}
     now_ns = datetime.now(UTC).timestamp() * 1e9
-    found = {}
+    found: dict[int, tuple[str, str | None]] = {}
     for pk, link, seen_ns in zip(
         nodes.node_id.tolist(), nodes.link.tolist(), nodes.seen_ns.tolist(), strict=True
     ):
@@ -101,7 +101,7 @@ class _JobContext(generics.GenericAPIView[Job]):
         shown = args[0] if args else []
         jobs = shown if isinstance(shown, list) else [shown]
         live = progress.job_live(job.pk for job in jobs if isinstance(job, Job) and job.ended_at is None)
-        kwargs["context"] = self.get_serializer_context() | {"live": live}
+        kwargs["context"] = {**self.get_serializer_context(), "live": live}
         return self.serializer_class(*args, **kwargs)
 
 
@@ -129,27 +129,21 @@ class JobDetail(_JobContext, generics.RetrieveAPIView[Job]):
     pass
 
 
-class _OfJob:
-    """Things of one job that the asker may see."""
-
-    request: Request
-    kwargs: dict[str, Any]
-
-    def job(self) -> Job:
-        return get_object_or_404(_jobs(self.request), pk=self.kwargs["pk"])
+def _visible_job(request: Request, pk: int) -> Job:
+    return get_object_or_404(_jobs(request), pk=pk)
 
 
 @extend_schema(
     summary="Ranks of the newest attempt with their newest word",
     responses={200: serializers.RankSerializer(many=True), 404: serializers.ErrorSerializer},
 )
-class RankList(_OfJob, generics.ListAPIView[Rank]):
+class RankList(generics.ListAPIView[Rank]):
     queryset = Rank.objects.none()
     serializer_class = serializers.RankSerializer
     pagination_class: type[BasePagination] = ByRank
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        job = self.job()
+        job = _visible_job(request, kwargs["pk"])
         page = self.paginate_queryset(current_ranks(job))
         views = progress.rank_views(job, page or [])
         return self.get_paginated_response(serializers.RankSerializer(views, many=True).data)
@@ -159,12 +153,12 @@ class RankList(_OfJob, generics.ListAPIView[Rank]):
     summary="Process groups of the newest attempt, and who joined their newest call",
     responses={200: serializers.GroupSerializer(many=True), 404: serializers.ErrorSerializer},
 )
-class GroupList(_OfJob, generics.ListAPIView[Group]):
+class GroupList(generics.ListAPIView[Group]):
     queryset = Group.objects.none()
     serializer_class = serializers.GroupSerializer
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        job = self.job()
+        job = _visible_job(request, kwargs["pk"])
         page = self.paginate_queryset(groups_of(job)) or []
         wanted = {rank for group in page for rank in group.ranks}
         ranks = list(current_ranks(job).filter(rank__in=wanted))

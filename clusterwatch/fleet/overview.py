@@ -83,7 +83,9 @@ def _blind(cluster: Cluster, at_ms: int | None, reason: str) -> ClusterNow:
 
 
 def map_places(cluster: Cluster) -> dict[str, Any]:
-    """Where each slot is drawn: ``{"version", "tiles": [[label, [[node id, name, [slot, ...]], ...]], ...]}``.
+    """Where each slot is drawn.
+
+    Returns: ``{"version": int, "tiles": [[label, [[node id, name, [slot, ...]], ...]], ...]}``.
 
     Cost: one query, linear in slots; callers keep it per ``slots_version``.
     """

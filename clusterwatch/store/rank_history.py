@@ -1,4 +1,4 @@
-"""What is stored of one job over time: step durations of all ranks as bands, one rank's newest trace and stacks.
+"""What is stored of one job: step durations of all ranks as bands, one rank's newest trace and stacks.
 
 In: ids and ns UTC bounds. Out: plain rows. Lists are bounded: a band has at most ``BUCKETS_MAX`` points.
 """
@@ -30,11 +30,13 @@ class StepBand:
 
 @dataclass(frozen=True, slots=True)
 class SlowRank:
-    """A rank whose median step is longest."""
+    """A rank with the longest slow steps."""
 
     world: str
     rank: int
-    median_s: float
+    p90_s: float
+    typical_s: float
+    """median of the ranks' own p90"""
     points: tuple[tuple[int, float], ...]
     """(bucket start ns, median s)"""
 
@@ -56,13 +58,16 @@ WITH one AS (
     FROM steps s CROSS JOIN LATERAL unnest(s.end_ns, s.duration_s) AS u(end_ns, duration_s)
     WHERE s.job_id = %(job)s AND s.attempt = %(attempt)s AND s.t_ns >= %(from)s
       AND u.end_ns >= %(from)s AND u.end_ns < %(to)s AND u.duration_s IS NOT NULL
+), each AS (
+    SELECT world, rank, percentile_cont(0.9) WITHIN GROUP (ORDER BY duration_s) AS p90
+    FROM one GROUP BY world, rank
 ), worst AS (
-    SELECT world, rank, percentile_cont(0.5) WITHIN GROUP (ORDER BY duration_s) AS median
-    FROM one GROUP BY world, rank ORDER BY median DESC, rank LIMIT %(limit)s
+    SELECT world, rank, p90, (SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY p90) FROM each) AS typical
+    FROM each ORDER BY p90 DESC, rank LIMIT %(limit)s
 )
-SELECT w.world, w.rank, w.median, o.bucket, percentile_cont(0.5) WITHIN GROUP (ORDER BY o.duration_s)
-FROM worst w JOIN one o USING (world, rank) GROUP BY w.world, w.rank, w.median, o.bucket
-ORDER BY w.median DESC, w.rank, o.bucket
+SELECT w.world, w.rank, w.p90, w.typical, o.bucket, percentile_cont(0.5) WITHIN GROUP (ORDER BY o.duration_s)
+FROM worst w JOIN one o USING (world, rank) GROUP BY w.world, w.rank, w.p90, w.typical, o.bucket
+ORDER BY w.p90 DESC, w.rank, o.bucket
 """
 
 
@@ -72,7 +77,7 @@ def _bounds(job_id: int, attempt: int, from_ns: int, to_ns: int) -> tuple[dict[s
 
 
 def step_bands(job_id: int, attempt: int, from_ns: int, to_ns: int) -> list[StepBand]:
-    """Percentiles of step durations over all ranks, per bucket of at least a second; empty buckets are left out."""
+    """Percentiles of step durations over all ranks, per bucket of at least 1 s; empty ones are left out."""
     arguments, width = _bounds(job_id, attempt, from_ns, to_ns)
     with connection.cursor() as cursor:
         cursor.execute(_BANDS, arguments)
@@ -84,15 +89,15 @@ def step_bands(job_id: int, attempt: int, from_ns: int, to_ns: int) -> list[Step
 
 
 def slow_ranks(job_id: int, attempt: int, from_ns: int, to_ns: int) -> list[SlowRank]:
-    """The ranks with the longest median step, longest first."""
+    """The ranks whose p90 step is longest, longest first, with their median per bucket."""
     arguments, width = _bounds(job_id, attempt, from_ns, to_ns)
     with connection.cursor() as cursor:
         cursor.execute(_SLOW, arguments | {"limit": OUTLIERS_MAX})
         rows = cursor.fetchall()
-    found: dict[tuple[str, int], tuple[float, list[tuple[int, float]]]] = {}
-    for world, rank, median, bucket, value in rows:
-        found.setdefault((world, rank), (median, []))[1].append((from_ns + bucket * width, value))
-    return [SlowRank(world, rank, median, tuple(points)) for (world, rank), (median, points) in found.items()]
+    points: dict[tuple[str, int, float, float], list[tuple[int, float]]] = {}
+    for world, rank, p90, typical, bucket, value in rows:
+        points.setdefault((world, rank, p90, typical), []).append((from_ns + bucket * width, value))
+    return [SlowRank(*head, tuple(found)) for head, found in points.items()]
 
 
 def newest_step_ns(job_id: int, attempt: int) -> int | None:
@@ -134,7 +139,8 @@ def newest_traces(job_id: int, attempt: int, world: str, rank: int) -> list[Newe
             " ORDER BY recorder, capture_id DESC NULLS LAST, want = 'ring' DESC, t_ns DESC",
             [job_id, attempt, world, rank],
         )
-        return [NewestTrace(*row[:3], bytes(row[3])) for row in cursor.fetchall()]
+        rows = cursor.fetchall()
+    return [NewestTrace(t_ns, want, recorder, bytes(columns)) for t_ns, want, recorder, columns in rows]
 
 
 def newest_stacks(job_id: int, attempt: int, world: str, rank: int) -> list[NewestStacks]:
@@ -146,7 +152,10 @@ def newest_stacks(job_id: int, attempt: int, world: str, rank: int) -> list[Newe
             [job_id, attempt, world, rank],
         )
         rows = cursor.fetchall()
-    return [NewestStacks(*row[:5], _threads(row[5])) for row in rows]
+    return [
+        NewestStacks(t_ns, source, error, state, wchan, _threads(threads))
+        for t_ns, source, error, state, wchan, threads in rows
+    ]
 
 
 def _threads(value: Any) -> tuple[dict[str, Any], ...]:

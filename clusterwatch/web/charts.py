@@ -16,7 +16,7 @@ import plotly.graph_objects as go
 from clusterwatch.store.rank_history import SlowRank, StepBand
 
 OUTLIER_RATIO = 1.05
-"""A rank whose median step is this much above the job's is drawn and named."""
+"""A rank whose p90 step is this much above the usual rank's is drawn and named."""
 GAP_BUCKETS = 3
 """So many empty buckets in a row are a gap of the line, not a slope."""
 
@@ -45,7 +45,7 @@ def step_figure(
 
     Args:
         bands: in time order.
-        slow: candidates; those above the job's median by ``OUTLIER_RATIO`` are drawn.
+        slow: candidates; those above the usual rank by ``OUTLIER_RATIO`` are drawn.
         stopped_ns: marked as "stopped", when the job stands.
     """
     points = _with_gaps(bands)
@@ -58,9 +58,8 @@ def step_figure(
     line([b.p1_s if b else None for b in points], "edge", "p1", connectgaps=False)
     line([b.p99_s if b else None for b in points], "band", "p99", fill="tonexty", connectgaps=False)
     line([b.p50_s if b else None for b in points], "median", "p50", connectgaps=False)
-    middle = sorted(b.p50_s for b in bands)[len(bands) // 2] if bands else 0.0
     for rank in slow:
-        if rank.median_s > OUTLIER_RATIO * middle and len(rank.points) > 1:
+        if rank.p90_s > OUTLIER_RATIO * rank.typical_s and len(rank.points) > 1:
             name = f"rank {rank.rank}"
             times = [_time(ns) for ns, _ in rank.points]
             values = [value for _, value in rank.points]

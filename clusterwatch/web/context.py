@@ -1,4 +1,4 @@
-"""What every page's frame needs: the cluster looked at, live incidents, coverage, the viewer's preferences."""
+"""What every page's frame needs: cluster looked at, live incidents, coverage, the viewer's preferences."""
 
 from __future__ import annotations
 

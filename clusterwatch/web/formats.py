@@ -195,7 +195,7 @@ def ms_at(at_ms: int) -> SafeString:
 
 @register.simple_tag
 def change_words(change: Any) -> dict[str, str]:
-    """A change as a bold first word and the rest; a suspicion is not told twice, the sentence stands above."""
+    """A change as a bold first word and the rest; the sentence of a suspicion stands above already."""
     head, colon, rest = change.text.partition(": ")
     if change.kind != "state" or not colon or len(head) > 20:
         return {"head": "", "text": change.text}

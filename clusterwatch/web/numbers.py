@@ -30,8 +30,8 @@ def share(part: float, whole: float) -> str:
     if whole <= 0:
         return DASH
     percent = 100 * part / whole
-    if part == whole:
-        return f"100{THIN}%"
+    if part in (0, whole):
+        return f"{100 if part else 0}{THIN}%"
     digits = 0 if percent < 99 and percent >= 10 else 1 if percent >= 1 else 2
     scale = 10**digits
     return f"{int(percent * scale) / scale:.{digits}f}{THIN}%"

@@ -133,7 +133,7 @@ function showCounts({ counts, total }) {
 /* As numbers.share on the server: rounded down, so that one missing never reads as 100. */
 function share(part, whole) {
   if (whole <= 0) return "–";
-  if (part === whole) return "100\u202f%";
+  if (part === whole || part === 0) return `${part ? 100 : 0}\u202f%`;
   const percent = (100 * part) / whole;
   const digits = percent < 99 && percent >= 10 ? 0 : percent >= 1 ? 1 : 2;
   return `${(Math.floor(percent * 10 ** digits) / 10 ** digits).toFixed(digits)}\u202f%`;

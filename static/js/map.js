@@ -19,6 +19,8 @@ const CARDS_MAX = 64;
 const CARD = { width: 168, height: 36, gap: 8 };
 const TILE_GAP = 8;
 const LABEL = 16;
+/* Room at the right for the number of a mark. */
+const EDGE = 10;
 
 /* One drawing per state, in device pixels; inks are patterns, so that grey print still tells them apart. */
 export function sprite(state, side) {
@@ -78,7 +80,7 @@ export class ClusterMap {
   }
 
   layout() {
-    const width = Math.max(240, this.holder.clientWidth);
+    const width = Math.max(240, this.holder.clientWidth) - EDGE;
     this.cells = [];
     if (this.asCards) this.layoutCards(width);
     else this.layoutTiles(width);
@@ -126,9 +128,9 @@ export class ClusterMap {
 
   size(width, height) {
     this.scale = devicePixelRatio || 1;
-    this.canvas.width = Math.round(width * this.scale);
+    this.canvas.width = Math.round((width + EDGE) * this.scale);
     this.canvas.height = Math.round(height * this.scale);
-    this.canvas.style.width = `${width}px`;
+    this.canvas.style.width = `${width + EDGE}px`;
     this.canvas.style.height = `${height}px`;
   }
 
@@ -212,16 +214,20 @@ export class ClusterMap {
     });
   }
 
+  /* One box around the rows of these hosts in a tile, as far as they lie together. */
   boxes(hosts) {
-    const found = new Map();
+    const found = [];
     for (const cell of this.cells) {
       if (!hosts.has(cell.name)) continue;
-      const key = `${cell.node}:${cell.y}`;
-      const box = found.get(key) ?? { x: cell.x, y: cell.y, width: 0, height: cell.height };
-      box.width = Math.max(box.width, cell.x + cell.width - box.x);
-      found.set(key, box);
+      const right = cell.x + cell.width;
+      const last = found.at(-1);
+      const together = last && !this.asCards && cell.x >= last.x && cell.x < last.x + SIDE * cell.width && cell.y <= last.y + last.height;
+      if (together && cell.y >= last.y) {
+        last.width = Math.max(last.width, right - last.x);
+        last.height = cell.y + cell.height - last.y;
+      } else found.push({ x: cell.x, y: cell.y, width: cell.width, height: cell.height });
     }
-    return [...found.values()];
+    return found;
   }
 
   drawCursor(ink) {

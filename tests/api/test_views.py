@@ -36,7 +36,10 @@ def test_incident_carries_the_diagnosis_as_the_analysis_wrote_it(seeded: Seeded,
 
 def test_states_filter_repeatedly(seeded: Seeded, as_token: Caller) -> None:
     client = as_token()
-    states = lambda query: {i["state"] for i in get(client, f"/incidents?{query}")["results"]}  # noqa: E731
+
+    def states(query: str) -> set[str]:
+        return {incident["state"] for incident in get(client, f"/incidents?{query}")["results"]}
+
     assert states("state=open") == {"open"}
     assert states("state=suspected&state=resolved") == {"resolved"}
     assert states("state=open&state=resolved") == {"open", "resolved"}

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
@@ -75,6 +76,7 @@ def servers() -> Iterator[str]:
 
 def _seed() -> None:
     import django
+    import django.db
 
     django.setup()
     from django.core.management import call_command
@@ -87,9 +89,10 @@ def _seed() -> None:
     closed = seeded.resolved.pk if seeded.resolved else 0
 
     def beat() -> None:
-        while True:
-            seed.heartbeat(seeded)
-            time.sleep(1)
+        with contextlib.suppress(django.db.OperationalError):
+            while True:
+                seed.heartbeat(seeded)
+                time.sleep(1)
 
     threading.Thread(target=beat, daemon=True).start()
     PAGES.update(
@@ -135,7 +138,7 @@ def take(address: str, folder: Path, wanted: list[str]) -> None:
         browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
         for theme in ("light", "dark"):
             for size, (width, height) in SIZES.items():
-                context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=theme)  # type: ignore[arg-type]
+                context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=theme)
                 page = context.new_page()
                 page.on("console", lambda m: print(f"  console: {m.type}: {m.text[:300]}"))
                 page.on("pageerror", lambda e: print(f"  error: {e}"))

@@ -53,7 +53,7 @@ def _of_incident(incident: Incident) -> Attention:
         size=f"{grouped(incident.gpu_count)} ranks, {incident.state}"
         if incident.gpu_count
         else incident.state,
-        cost=f"{grouped(per_minute, 0 if per_minute >= 10 else 1)} h/min"
+        cost=f"{grouped(per_minute, 0 if per_minute >= 10 else 1)} rank-h/min"
         if incident.gpu_count
         else "no cost yet",
         href=f"/incidents/{incident.pk}",

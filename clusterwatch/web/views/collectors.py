@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -62,7 +63,11 @@ def _sums(cluster: str, names: list[str]) -> dict[str, dict[str, Any]]:
         .values("node")
         .annotate(**{name: Sum(f"{name}_count") for name in _COUNTS})
     )
-    return {row["node"]: {name: row[name] for name in _COUNTS} for row in rows}
+    return {row["node"]: {name: row[name] for name in _COUNTS} for row in _plain(rows)}
+
+
+def _plain(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [dict(row) for row in rows]
 
 
 @require_GET

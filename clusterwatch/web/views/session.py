@@ -54,4 +54,4 @@ def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 def failed(request: HttpRequest) -> HttpResponse:
     """No database here: it may be the reason."""
-    return render(None, "web/failed.html", status=500)  # type: ignore[arg-type]
+    return render(None, "web/failed.html", status=500)
