@@ -1,0 +1,32 @@
+"""`clusterwatch token create`: the secret is the last word."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterwatch.accounts.models import Token
+from clusterwatch.accounts.services import ensure_admin, verify_token
+from clusterwatch.cli import main as cli
+
+pytestmark = pytest.mark.django_db
+
+
+def test_prints_a_token_that_works_as_its_last_word(capsys: pytest.CaptureFixture[str]) -> None:
+    ensure_admin("a-long-password")
+    assert cli.main(["token", "create", "--kind", "user", "--scope", "read", "--name", "pager"]) == 0
+    secret = capsys.readouterr().out.split()[-1]
+    token = verify_token(secret, ["user"])
+    assert (token.scope, token.name) == ("read", "pager")
+    assert token.user is not None
+    assert token.user.username == "admin"
+
+
+def test_an_enrolment_token_needs_its_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["token", "create", "--kind", "enrolment", "--scope", "ingest"]) == 1
+    assert "--cluster NAME" in capsys.readouterr().err
+    assert not Token.objects.exists()
+
+
+def test_a_token_of_nobody_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["token", "create", "--user", "stranger"]) == 1
+    assert "no user 'stranger'" in capsys.readouterr().err
