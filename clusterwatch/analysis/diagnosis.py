@@ -38,8 +38,11 @@ def diagnose(observation: Observation) -> Diagnosis:
     """
     chosen = groups.newest(observation.traces)
     stale = timing.stale_ranks(chosen)
-    fresh = replace(observation, traces=tuple(t for rank, t in chosen.items() if rank not in stale))
-    world = groups.build(_sized(fresh, chosen))
+    fresh, world = _without(observation, chosen, stale)
+    outdated = timing.outdated(world)
+    if outdated and len(outdated) * 2 <= len(chosen):
+        stale |= outdated
+        fresh, world = _without(observation, chosen, stale)
     evidence = process.evidence(fresh, stale)
     found, graph = _faults(fresh, world, evidence)
     for root in found:
@@ -57,6 +60,13 @@ def diagnose(observation: Observation) -> Diagnosis:
         stacks.merge(observation.stacks, named, suspects),
         tuple(sorted(observation.problems, key=lambda p: (p.source, p.reason))),
     )
+
+
+def _without(
+    observation: Observation, chosen: groups.Traces, stale: frozenset[int]
+) -> tuple[Observation, World]:
+    fresh = replace(observation, traces=tuple(t for rank, t in chosen.items() if rank not in stale))
+    return fresh, groups.build(_sized(fresh, chosen))
 
 
 def _sized(observation: Observation, chosen: groups.Traces) -> Observation:
@@ -89,7 +99,7 @@ def _faults(observation: Observation, world: World, evidence: Evidence) -> tuple
         found, graph = roots.find(world, evidence)
         return found or _stalled_outside(observation, evidence, graph), graph
     living = {rank: root for rank, root in evidence.lost.items() if root.verdict != "dead_rank"}
-    found, graph = roots.find(world, replace(evidence, lost=living))
+    found, graph = roots.find(world, replace(evidence, lost=living, failed=True))
     wrong = [root for root in found if root.verdict in wording.MISMATCHES]
     if wrong:  # a wrong size on gloo ends in an exception of an innocent neighbour: the rings know better
         for root in wrong:

@@ -33,6 +33,8 @@ class Mismatch:
     usual: Signature | None
     decided_by: str
     cause: str | None = None
+    over: bool = False
+    """every member has ended the call (gloo ends a failed one too)"""
 
 
 def find(world: World) -> list[Mismatch]:
@@ -95,7 +97,8 @@ def _judge(group: Group, sequence: int, siblings: list[Group]) -> Mismatch:
             verdict = "order_mismatch"
         elif verdict == "op_mismatch" and _shifted(group, sequence, odd, usual):
             cause = "skipped_call"
-    return Mismatch(verdict, group, sequence, said, odd, usual, decided_by, cause)
+    over = all(sequence not in view.open for view in group.views.values())
+    return Mismatch(verdict, group, sequence, said, odd, usual, decided_by, cause, over)
 
 
 def _usual(

@@ -86,36 +86,38 @@ def pair(world: World) -> Pairing:
     return Pairing(tuple(h for h in unmatched if h.peer in world.traces), tuple(joined), wrong)
 
 
-def used_before(world: World, group: Group, source: int, target: int) -> bool:
-    """Whether ``source`` has sent to ``target`` earlier in its ring, finished or not, bar the open halves."""
-    view = group.views.get(source)
-    if view is None or source not in world.traces:
-        return False
-    wanted = f"send {group.members.index(source)}->{group.members.index(target)}"
-    entries = view.trace.entries
-    skip = set(view.p2p_open)
+def _used_before(half: Half, peer: int) -> bool:
+    """Whether ``half.rank`` moved data the same way with ``peer`` earlier in its ring, bar open halves."""
+    members, view = half.group.members, half.view
+    mine, other = members.index(half.rank), members.index(peer)
+    wanted = f"send {mine}->{other}" if half.sends else f"recv {mine}<-{other}"
+    entries, skip = view.trace.entries, set(view.p2p_open)
     return any(
         entries.op[at] == wanted and entries.group[at] == view.index and at not in skip
         for at in range(len(entries))
     )
 
 
-def wrong_peer(world: World, pairing: Pairing) -> list[tuple[Half, Half]]:
-    """(misdirected send, starving receive): a rank sends where nobody listens while another waits for it.
+@dataclass(frozen=True, slots=True)
+class Misdirected:
+    """``half`` goes to a peer that has no counterpart, while ``starving`` waits for just such a half."""
 
-    Only where the ring shows that the starving pair is the usual one, or that the misdirected one never was.
-    """
+    half: Half
+    starving: Half
+    sure: bool
+    """the ring shows that the starving rank is the usual peer and the addressed one never was"""
+
+
+def wrong_peer(pairing: Pairing) -> list[Misdirected]:
+    """Ranks that address one peer while another waits for them; not where both peers are usual ones."""
     found = []
-    receives = [h for h in pairing.unmatched if not h.sends]
     for half in pairing.unmatched:
-        if not half.sends:
-            continue
-        for starving in receives:
-            if starving.peer != half.rank or starving.rank == half.peer or starving.group is not half.group:
+        for starving in pairing.unmatched:
+            crossed = starving.sends is not half.sends and starving.peer == half.rank
+            if not crossed or starving.rank == half.peer or starving.group is not half.group:
                 continue
-            usual = used_before(world, half.group, half.rank, starving.rank)
-            odd = used_before(world, half.group, half.rank, half.peer)
-            if usual or not odd:
-                found.append((half, starving))
+            usual, strange = _used_before(half, starving.rank), not _used_before(half, half.peer)
+            if strange:
+                found.append(Misdirected(half, starving, usual))
                 break
     return found

@@ -23,6 +23,8 @@ from clusterwatch.analysis.waitfor import Wait, WaitGraph, by_call, op_of
 def find(world: World, evidence: Evidence) -> tuple[list[Root], WaitGraph]:
     """All independent faults of one look, and the graph they were read from."""
     wrong = mismatch.find(world)
+    if not evidence.failed and not any(view.open for group in world.groups for view in group.views.values()):
+        wrong = [m for m in wrong if not m.over]  # everybody has gone past it and nothing stands still
     numbers = {id(group): number for number, group in enumerate(world.groups)}
     bad = {numbers[id(m.group)]: m.sequence for m in wrong}
     pairing = p2p.pair(world)
@@ -36,11 +38,12 @@ def find(world: World, evidence: Evidence) -> tuple[list[Root], WaitGraph]:
     if waiting:
         roots += _unique(evidence.lost)
     known = {rank for root in roots for rank in root.ranks}
-    roots += [r for r in _misdirected(world, pairing) if not known & set(r.named)]
+    roots += [r for r in _misdirected(pairing) if not known & set(r.ranks)]
     roots += [r for r in _late(world, graph) if not known & set(r.named)]
     forced = odd | {rank for root in roots for rank in root.named}
+    explained |= {rank for root in roots for rank in root.suspects}
     graph = waitfor.build(world, pairing, bad, forced)
-    roots += sinks.unexplained(world, graph, pairing, evidence, forced | explained, bool(roots))
+    roots += sinks.unexplained(world, graph, pairing, evidence, forced | explained)
     covered = set(explained)
     for root in roots:
         for rank in root.ranks:
@@ -48,6 +51,7 @@ def find(world: World, evidence: Evidence) -> tuple[list[Root], WaitGraph]:
     roots += [cycle.judge(world, graph, ring) for ring in waitfor.cycles(graph) if not ring & covered]
     covered |= {rank for root in roots for rank in root.ranks}
     roots += sinks.all_joined(world, graph, pairing, covered)
+    roots = roots or sinks.leftover(world, graph)
     return _merged(roots, evidence.hosts), graph
 
 
@@ -138,24 +142,28 @@ def _breaks(world: World, graph: WaitGraph, explained: set[int]) -> list[Root]:
     return found
 
 
-def _misdirected(world: World, pairing: Pairing) -> list[Root]:
+def _misdirected(pairing: Pairing) -> list[Root]:
     found = []
-    for sent, starving in p2p.wrong_peer(world, pairing):
-        found.append(
-            Root(
-                "p2p_unmatched",
-                (sent.rank,),
-                group=starving.group,
-                sequence=starving.sequence,
-                op=starving.op,
-                cause="wrong_peer",
-                why=[
-                    f"rank {sent.rank} sends to rank {sent.peer}, which never receives from it",
-                    f"rank {starving.rank} waits to receive from rank {sent.rank}",
-                ],
-                certainty=0.85,
-            )
+    for item in p2p.wrong_peer(pairing):
+        half, starving = item.half, item.starving
+        verbs = ("sends to", "receive from") if half.sends else ("receives from", "send to")
+        root = Root(
+            "p2p_unmatched",
+            group=starving.group,
+            sequence=starving.sequence,
+            op=starving.op,
+            cause="wrong_peer",
+            why=[
+                f"rank {half.rank} {verbs[0]} rank {half.peer}, which has no counterpart",
+                f"rank {starving.rank} waits to {verbs[1]} rank {half.rank}",
+            ],
+            certainty=0.85 if item.sure else 0.5,
         )
+        if item.sure:
+            root.named = (half.rank,)
+        else:
+            root.suspects = tuple(sorted({half.rank, half.peer}))
+        found.append(root)
     return found
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from clusterwatch.analysis import pattern, stacks, waitfor
+from clusterwatch.analysis import order, pattern, stacks, waitfor
 from clusterwatch.analysis.columns import View, is_gloo
 from clusterwatch.analysis.groups import World
 from clusterwatch.analysis.p2p import Half, Pairing
@@ -22,8 +22,7 @@ def unexplained(
     graph: WaitGraph,
     pairing: Pairing,
     evidence: Evidence,
-    known: set[int],
-    explained: bool,
+    roots: set[int],
 ) -> list[Root]:
     """Ranks others wait for that wait for nobody in the trace."""
     absent: dict[int, list[Wait]] = defaultdict(list)
@@ -37,7 +36,7 @@ def unexplained(
     for half in pairing.unmatched:
         starved[half.peer].append(half)
     missing, blind, partners = [], [], []
-    for rank in sorted(graph.awaited() - known):
+    for rank in sorted(graph.awaited() - roots):
         if graph.waits(rank):
             continue
         if rank not in world.traces:
@@ -46,8 +45,13 @@ def unexplained(
             missing.append(rank)
         elif rank in starved:
             partners.append(rank)
+    starts = {rank for rank in (*missing, *partners, *blind) if not graph.soft.get(rank)} | roots
+    missing, partners = (
+        [rank for rank in ranks if not waitfor.reaches(graph, rank, starts - {rank})]
+        for ranks in (missing, partners)
+    )
     return _name_sinks(
-        world, graph, evidence, (missing, blind, partners), (absent, silent, starved), explained
+        world, graph, evidence, (missing, blind, partners), (absent, silent, starved), bool(roots)
     )
 
 
@@ -219,8 +223,13 @@ def _no_dump(
     absent: dict[int, list[Wait]],
     evidence: Evidence,
 ) -> list[Root]:
-    """Ranks without a usable dump that peers wait for, or that a gloo rank may wait for unseen."""
-    found = []
+    """Ranks without a usable dump that peers wait for, or that a gloo rank may wait for unseen.
+
+    Nobody where most of the world is unheard: suspecting the majority tells nothing.
+    """
+    found: list[Root] = []
+    if len(blind) * 2 > world.size:
+        return found
     for verdict, ranks in (
         ("suspect_stale_dump", [r for r in blind if r in evidence.stale]),
         ("suspect_no_dump", [r for r in blind if r not in evidence.stale]),
@@ -257,6 +266,10 @@ def all_joined(world: World, graph: WaitGraph, pairing: Pairing, covered: set[in
             for waits in by_call(graph).values()
             if waits[0].rank in ranks and not (waits[0].absent or waits[0].silent or waits[0].ahead)
         ]
+        crossed = order.swapped(stuck)
+        if crossed is not None:
+            found.append(crossed)
+            continue
         newest = [w for w in stuck if w.sequence == w.group.high or len(w.view.open) > 1]
         if newest:
             first = min(newest, key=lambda w: waitfor.issue_key(w.group, w.sequence))
@@ -283,3 +296,14 @@ def _joined_halves(a: Half, b: Half, wrong_size: bool) -> Root:
         )  # fmt: skip
     why = [f"rank {a.rank} issued {a.op} and rank {b.rank} {b.op}; neither finished"]
     return Root("all_joined_not_finished", (), (), a.group, b.sequence, b.op, why=why)
+
+
+def leftover(world: World, graph: WaitGraph) -> list[Root]:
+    """Someone lacks a call, yet no rule says who began: the ranks that lack the oldest one, as suspects."""
+    waits = [waits[0] for waits in by_call(graph).values() if waits[0].absent]
+    if not waits:
+        return []
+    first = min(waits, key=lambda w: waitfor.issue_key(w.group, w.sequence))
+    root = _missing(world, first.absent[0], [first])
+    root.named, root.suspects, root.certainty = (), first.absent, 0.3
+    return [root]

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from clusterwatch.analysis.columns import is_gloo
+from clusterwatch.analysis.columns import View, is_gloo
 from clusterwatch.analysis.groups import World
 from clusterwatch.analysis.model import Observation
 from clusterwatch.analysis.root import Root
+from clusterwatch.analysis.signature import ALL_PARTY, plain
 from clusterwatch.analysis.waitfor import WaitGraph
 from collectors.formats.trace import RankTrace
 
@@ -123,3 +124,33 @@ def _age_ns(observation: Observation, world: World, root: Root) -> int | None:
     looks += [observation.now_ns] if observation.live else []
     known = [t for t in looks if t is not None]
     return max(known) - max(issued) if issued and known else None
+
+
+def outdated(world: World) -> frozenset[int]:
+    """Ranks whose dump lacks calls that peers have finished and that nobody can finish without them.
+
+    Such a dump was taken before those calls, whatever its clock says. gloo marks failed calls as over too, at
+    most one per rank, so there two calls are asked for.
+    """
+    found: set[int] = set()
+    for group in world.groups:
+        if not group.certain or len(group.views) < 2:
+            continue
+        reached = max(_last_shared_end(view) for view in group.views.values())
+        slack = 1 if any(is_gloo(view.trace) for view in group.views.values()) else 0
+        found |= {
+            rank
+            for rank, view in group.views.items()
+            if view.high is not None and view.high + slack < reached
+        }
+    return frozenset(found)
+
+
+def _last_shared_end(view: View) -> int:
+    """The newest all-party call the rank has finished; 0 without one."""
+    ops = view.trace.entries.op
+    for sequence in sorted(view.calls, reverse=True):
+        at = view.entry(sequence)
+        if at is not None and sequence not in view.open and plain(ops[at]) in ALL_PARTY:
+            return sequence
+    return 0

@@ -7,7 +7,7 @@ downstream of each root. Cost: O(ranks x groups + edges).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -47,6 +47,11 @@ class WaitGraph:
     edges: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     """rank -> ranks or calls it waits for; call (below zero) -> ranks it lacks"""
     calls: int = 0
+    held: dict[tuple[int, int], int] = field(default_factory=dict)
+    """(group, sequence) -> node of a call that all have issued"""
+    soft: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+    """rank -> ranks that have made their half of a shared call too, but are busy with older work: who waits
+    only so is not the start of the stall"""
     joined: list[tuple[int, ...]] = field(default_factory=list)
     """ranks bound together by a call all have issued and none finished"""
 
@@ -156,6 +161,7 @@ def build(world: World, pairing: Pairing, bad_calls: Mapping[int, int], forced: 
     """
     graph = WaitGraph()
     roots = set(forced)
+    oldest = _oldest_open(world)
     for number, group in enumerate(world.groups):
         calls: dict[int, int] = {}
         for wait in waits_in(world, group):
@@ -166,6 +172,7 @@ def build(world: World, pairing: Pairing, bad_calls: Mapping[int, int], forced: 
             targets = {*wait.absent, *wait.silent, *wait.behind}
             if not targets:
                 graph.joined.append((wait.rank, next(iter(group.views))))
+                _soften(graph, wait, oldest)
                 continue
             if wait.sequence not in calls:
                 graph.calls += 1
@@ -176,8 +183,52 @@ def build(world: World, pairing: Pairing, bad_calls: Mapping[int, int], forced: 
     for half in pairing.unmatched:
         if half.rank not in roots:
             graph.edges[half.rank].add(half.peer)
-    graph.joined += [(a.rank, b.rank) for a, b in pairing.joined]
+    for a, b in pairing.joined:
+        graph.joined.append((a.rank, b.rank))
+        for one, other in ((a, b), (b, a)):
+            if other.at > oldest.get(other.rank, other.at):
+                graph.soft[one.rank].add(other.rank)
     return graph
+
+
+def _oldest_open(world: World) -> dict[int, int]:
+    """Entry of the oldest open call of each rank, of any group and kind."""
+    oldest: dict[int, int] = {}
+    for group in world.groups:
+        for rank, view in group.views.items():
+            first = view.entry(view.open[0]) if view.open else None
+            for at in (first, view.p2p_open[0] if view.p2p_open else None):
+                if at is not None:
+                    oldest[rank] = min(oldest.get(rank, at), at)
+    return oldest
+
+
+def _soften(graph: WaitGraph, wait: Wait, oldest: Mapping[int, int]) -> None:
+    """All have issued the call; those with older open work hold it up."""
+    key = (id(wait.group), wait.sequence)
+    node = graph.held.get(key)
+    if node is None:
+        graph.calls += 1
+        node = graph.held[key] = -graph.calls
+        for rank, view in wait.group.views.items():
+            at = view.entry(wait.sequence)
+            if at is not None and at > oldest.get(rank, at):
+                graph.soft[node].add(rank)
+    if wait.rank not in graph.soft[node] and graph.soft[node]:
+        graph.soft[wait.rank].add(node)
+
+
+def reaches(graph: WaitGraph, start: int, goals: Container[int]) -> bool:
+    """Whether ``start`` waits, also softly, for one of ``goals``, directly or through others."""
+    seen, stack = {start}, [start]
+    while stack:
+        node = stack.pop()
+        for target in (graph.edges.get(node, set()) | graph.soft.get(node, set())) - seen:
+            if target in goals:
+                return True
+            seen.add(target)
+            stack.append(target)
+    return False
 
 
 def components(graph: WaitGraph) -> list[frozenset[int]]:

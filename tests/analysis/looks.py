@@ -26,14 +26,14 @@ def traces(job: Job, without: Container[int] = (), keep: int | None = None) -> t
     return tuple(decode(job.pickled(r, keep), r, f"rank_{r}") for r in range(job.world) if r not in without)
 
 
-def look(job: Job, without: Container[int] = (), **what: Any) -> Diagnosis:
-    return diagnose(Observation(traces=traces(job, without), **what))
+def look(ran: Job, without: Container[int] = (), **what: Any) -> Diagnosis:
+    return diagnose(Observation(traces=traces(ran, without), **what))
 
 
-def live(job: Job, without: Container[int] = (), **what: Any) -> Diagnosis:
+def live(ran: Job, without: Container[int] = (), **what: Any) -> Diagnosis:
     """As the live system asks: two looks without an advance, seven seconds apart from the last progress."""
     settings: dict[str, Any] = {"live": True, "advanced": False, "stall_s": 7.0, "job": "77"}
-    return look(job, without, **{**settings, "world_size": job.world, **what})
+    return look(ran, without, **{**settings, "world_size": ran.world, **what})
 
 
 def facts(changes: dict[int, dict[str, Any]] | None = None, world: int = 8) -> dict[int, RankFacts]:
