@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +87,12 @@ async def test_it_says_who_it_is_and_sends_hot_frames_each_second(bench: Bench) 
     (told,) = bench.gateway.stored_records(records.Inventory)
     assert told.hostname == "n1"
     newest = bench.gateway.hot[-1]
-    assert newest.metrics["host_memory_used_bytes"][0] > 0
+    (used,) = newest.metrics["host_memory_used_bytes"]
+    assert used is not None
+    assert used > 0
+    assert newest.agent is not None
     assert newest.agent.sources == {"host": "ok"}
-    gaps = [later.t_ns - earlier.t_ns for earlier, later in zip(bench.gateway.hot, bench.gateway.hot[1:])]
+    gaps = [later.t_ns - earlier.t_ns for earlier, later in pairwise(bench.gateway.hot)]
     assert all(gap > 0.5e9 for gap in gaps)
 
 
