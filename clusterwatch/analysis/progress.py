@@ -291,9 +291,13 @@ def _motion(rows: Ints, moved: Bools, later: Bools, marks: _Marks, now: Look, si
 
 
 def _phase_of(rows: Ints, now: Look) -> str:
-    """The most frequent phase of the ranks; of equally frequent ones the last in ``PHASES``."""
+    """The most frequent phase of the ranks; of equally frequent ones the last in ``PHASES``.
+
+    Ranks that train, as far as they know, but have no process group are making their groups (anew).
+    """
     counts = np.bincount(np.minimum(now.phase[rows], len(PHASES) - 1), minlength=len(PHASES))
-    return PHASES[len(PHASES) - 1 - int(np.argmax(counts[::-1]))]
+    phase = PHASES[len(PHASES) - 1 - int(np.argmax(counts[::-1]))]
+    return "startup" if phase == "train" and not np.isin(now.row, rows).any() else phase
 
 
 def _suspects(rows: Ints, marks: _Marks, now: Look) -> tuple[Ints, tuple[Reason, ...]]:

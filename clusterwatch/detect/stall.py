@@ -6,6 +6,7 @@ by ``analysis``; here is only the order of things and when each happens.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Final
 
@@ -33,6 +34,8 @@ def fingerprint(scene: Scene) -> str:
 def handle(scene: Scene, judgement: Judgement, memory: Memory) -> None:
     """Brings the job's incident up to date while some world of it stands still."""
     state = max(judgement.stalled, key=lambda world: world.stall_s(scene.now_ns))
+    if not state.waiting and any(rank.exited_at is not None for rank in scene.ranks):
+        return  # it is shutting down: some have ended, and nobody waits for them
     stall_s = state.stall_s(scene.now_ns)
     limit = limits(state.phase, memory.worlds.get(state.world, WorldMemory()).history(state.phase))
     first = diagnose_stall(
@@ -44,11 +47,8 @@ def handle(scene: Scene, judgement: Judgement, memory: Memory) -> None:
         judgement.coverage,
     )
     live = services.live_incident(fingerprint(scene))
-    if (
-        live is None
-        and stall_s < limit.suspect_s
-        and not _is_decisive(first.worst.decisive, first.worst.verdict, scene)
-    ):
+    due = stall_s >= (limit.suspect_s if state.waiting else max(limit.suspect_s, limit.open_s / 2))
+    if live is None and not due and not _is_decisive(first.worst.decisive, first.worst.verdict, scene):
         return
     sighting = _sighting(scene, state, first, limit)
     if live is None:
@@ -87,13 +87,21 @@ def capture_again(scene: Scene, state: WorldState, incident: Incident, memory: M
 def _judge(scene: Scene, state: WorldState, incident: Incident, sighting: Sighting, memory: Memory) -> None:
     """Analyses what there is, unless it is what was analysed before."""
     found = captures.answers(memory.capture_ids, memory.captured_ns, scene.now_ns)
-    basis = "|".join((found.basis, fate(scene), str(state.suspects), str(state.reasons), str(state.since_ns)))
+    stall_s = state.stall_s(scene.now_ns)
+    basis = "|".join(
+        (
+            found.basis,
+            fate(scene),
+            str(state.suspects),
+            str(state.reasons),
+            str(state.since_ns),
+            _age(stall_s),
+        )
+    )
     if basis == memory.basis:
         services.confirm(incident.pk, scene.now_ns)
         return
-    seen = captures.observe(
-        scene, state.world, found if found.ready else captures.Answers(), state.stall_s(scene.now_ns), False
-    )
+    seen = captures.observe(scene, state.world, found if found.ready else captures.Answers(), stall_s, False)
     verdict = better(sighting.diagnosis, analysis.diagnose(seen))
     if not found.ready:
         verdict = replace(verdict, coverage=sighting.diagnosis.coverage)
@@ -118,6 +126,11 @@ def better(first: Diagnosis, captured: Diagnosis) -> Diagnosis:
     if first.worst.suspect_ranks and not (captured.worst.culprit_ranks or captured.worst.suspect_ranks):
         return first
     return captured
+
+
+def _age(stall_s: float) -> str:
+    """Changes when the stall has doubled, so that its length in the sentence is never far off."""
+    return str(int(math.log2(stall_s + 1)))
 
 
 def fate(scene: Scene) -> str:

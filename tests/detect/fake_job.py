@@ -47,7 +47,9 @@ class FakeJob:
         self.now_ns = time.time_ns()
         self.cluster, _ = Cluster.objects.get_or_create(name="tiny")
         self.nodes = [
-            Node.objects.get_or_create(cluster=self.cluster, name=f"host-{i}", defaults={"machine_id": f"m{i}"})[0]
+            Node.objects.get_or_create(
+                cluster=self.cluster, name=f"host-{i}", defaults={"machine_id": f"m{i}"}
+            )[0]
             for i in range(hosts)
         ]
         self.link = {node.pk: hot.OPEN for node in self.nodes}
@@ -70,7 +72,13 @@ class FakeJob:
 
     def _group(self, name: str, desc: str, ranks: list[int], attempt: int) -> Group:
         return Group.objects.create(
-            job=self.job, attempt=attempt, name=name, desc=desc, members_hash=name, ranks=ranks, backend="gloo"
+            job=self.job,
+            attempt=attempt,
+            name=name,
+            desc=desc,
+            members_hash=name,
+            ranks=ranks,
+            backend="gloo",
         )
 
     def _process(self, rank: int, attempt: int, count: int) -> Process:
@@ -120,6 +128,12 @@ class FakeJob:
 
     def end_job(self, state: str = "ended") -> None:
         Job.objects.filter(pk=self.job.pk).update(state=state, ended_at=at(self.now_ns))
+
+    def stop(self, rank: int) -> None:
+        """SIGSTOP, as the agent tells it."""
+        row = self.ranks[rank].row
+        Rank.objects.filter(pk=row.pk).update(process_state="stopped", process_state_at=at(self.now_ns))
+        self.ranks[rank].speaks = False
 
     def freeze_host(self, index: int) -> None:
         """Agent and ranks of a host go silent without a close."""
@@ -201,12 +215,14 @@ class FakeJob:
         return list(Incident.objects.filter(job=self.job).order_by("id"))
 
     def seconds_until(self, state: str, within: int) -> int:
-        """Ticks until the job's newest incident is in ``state``; fails when it takes longer than ``within``."""
+        """Ticks until an incident of the job is in ``state``; fails when it takes longer than ``within``."""
         for second in range(1, within + 1):
             self.tick()
             if any(i.state == state for i in self.incidents()):
                 return second
-        raise AssertionError(f"no {state} incident within {within} s: {[str(i.summary) for i in self.incidents()]}")
+        raise AssertionError(
+            f"no {state} incident within {within} s: {[str(i.summary) for i in self.incidents()]}"
+        )
 
 
 def forget_rosters() -> None:
