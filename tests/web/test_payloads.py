@@ -1,0 +1,35 @@
+"""Evidence of any shape becomes a bounded table."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterwatch.web.payloads import CELL_MAX_CHARS, COLUMNS_MAX, ROWS_MAX, payload_table
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=300),
+    lambda inner: st.lists(inner, max_size=30) | st.dictionaries(st.text(max_size=20), inner, max_size=12),
+    max_leaves=40,
+)
+
+
+@given(JSON)
+def test_whatever_comes_the_table_is_bounded(payload: object) -> None:
+    table = payload_table(payload)
+    assert len(table.rows) <= ROWS_MAX
+    assert all(len(row) <= max(COLUMNS_MAX, 2) for row in table.rows)
+    assert all(len(cell) <= CELL_MAX_CHARS for row in table.rows for cell in row)
+
+
+def test_a_list_of_objects_has_a_head_and_leaves_empty_columns_out() -> None:
+    table = payload_table([{"rank": 1, "exit_code": None}, {"rank": 2, "exit_code": None}])
+    assert table.head == ["rank"] and table.rows == [["1"], ["2"]]
+
+
+def test_rows_beyond_the_bound_are_counted() -> None:
+    assert payload_table([{"rank": r} for r in range(100)]).more == 100 - ROWS_MAX
+
+
+def test_lists_of_ranks_become_runs() -> None:
+    assert payload_table({"waiting_ranks": [0, 1, 2, 7]}).rows == [["waiting ranks", "0-2, 7"]]
