@@ -12,6 +12,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
+from time import thread_time_ns
 from typing import Any
 
 from . import endpoints, wrappers
@@ -145,10 +146,10 @@ def _after_optimizer_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
     session, watch = _process.session, _process.watch
     if session is None or session.steps is None or not watch.active:
         return
-    entered_ns = now_ns()
+    entered_ns = thread_time_ns()
     wrappers.end_false_evaluation(watch, session.steps.step)
     _never_raising(session.steps.after_optimizer_step, optimizer)
-    watch.wrapper_ns += now_ns() - entered_ns
+    watch.wrapper_ns += thread_time_ns() - entered_ns
 
 
 def _silence_child() -> None:

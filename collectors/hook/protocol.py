@@ -10,7 +10,8 @@ hello      v, pid, rank, world_size, local_rank, job, attempt, world, role, torc
            started_ns, command, blind [words], gpu_index, gpu_uuid, job_name, user
 groups     groups [{index, name, desc, backend, ranks, recorder_id}] (whole list, on change)
 progress   t_ns, step, phase, phase_since_ns, groups [[index, enqueued, completed, sequence]],
-           p2p {count, open [{op, peer, group, since_ns}]}, cost_s of the hook so far, dropped frames
+           p2p {count, open [{op, peer, group, since_ns}]}, cost_s of the hook so far and
+           wrapper_s of it, wakes of its thread, dropped frames
 steps      columns as in ``collectors.wire.records.Steps`` without id
 phase      t_ns, phase, before, before_s, detail
 exception  type, message, traceback, t_ns

@@ -52,6 +52,7 @@ class Session:
         self._errors = 0
         self._stopping = False
         self._thread_s = 0.0
+        self._wakes = 0
         self._link = Link(socket_path, self._opening)
         self._counts_p2p = False
         self._waker, self._wake = socket.socketpair()
@@ -171,6 +172,7 @@ class Session:
         """Sleeps until ``until_s``, the agent's next word, or ``wake``."""
         self._link.pump()
         self._follow_link()
+        self._wakes += 1
         for ready, events in self._poller.poll(max(0.0, until_s - time.monotonic()) * 1000):
             if ready == self._waker.fileno():
                 self._drain_waker()
@@ -249,6 +251,8 @@ class Session:
             ),
             "p2p": {"count": sum(self._watch.p2p_count.values()), "open": wrappers.open_p2p(self._watch)},
             "cost_s": self._thread_s + self._watch.wrapper_ns / 1e9,
+            "wrapper_s": self._watch.wrapper_ns / 1e9,
+            "wakes": self._wakes,
             "dropped": self._link.dropped_count,
         }
 

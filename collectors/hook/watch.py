@@ -46,7 +46,7 @@ class Watch:
         self.active = False
         self.training_thread = threading.get_ident()
         self.wrapper_ns = 0
-        """time spent in wrappers so far, part of the hook's own cost"""
+        """CPU time of the job's threads in wrappers so far: being preempted there is not the hook's doing"""
         self.loader = Span()
         self.checkpoint = Span()
         self.compiling = Span()

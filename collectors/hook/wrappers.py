@@ -156,11 +156,11 @@ def _timed_next(
         try:
             batch = original(self)
         finally:
-            left_ns = now_ns()
-            span.leave(left_ns)
+            span.leave(now_ns())
+        entered_ns = time.thread_time_ns()
         watch.batches += 1
         after_batch()
-        watch.wrapper_ns += now_ns() - left_ns
+        watch.wrapper_ns += time.thread_time_ns() - entered_ns
         return batch
 
     return next_batch
@@ -222,7 +222,7 @@ def _noted(original: Callable[..., Any], watch: Watch, blocking: bool) -> Callab
     def call(*args: Any, **kwargs: Any) -> Any:
         if not watch.active or (not blocking and watch.p2p_blocking.depth):
             return original(*args, **kwargs)  # send() calls isend() itself: one entry for both
-        entered_ns = now_ns()
+        entered_ns = time.thread_time_ns()
         ticket = next(_tickets)
         peer, group = _peer(args, kwargs, peer_name)
         watch.p2p_count[group] = watch.p2p_count.get(group, 0) + 1
@@ -230,7 +230,7 @@ def _noted(original: Callable[..., Any], watch: Watch, blocking: bool) -> Callab
             watch.p2p_open[ticket] = (name, peer, group, time.time_ns(), None)
         if blocking:
             watch.p2p_blocking.depth += 1
-        watch.wrapper_ns += now_ns() - entered_ns
+        watch.wrapper_ns += time.thread_time_ns() - entered_ns
         try:
             work = original(*args, **kwargs)
         except BaseException:
