@@ -18,7 +18,7 @@ _CLOCKS = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Blocks them around the call itself: pytest's own set-up and reports need them."""
-    if "analysis" not in item.path.parts or item.get_closest_marker("reads_cases"):
+    if "analysis" not in item.path.parts:
         return (yield)
     if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
         return (yield)  # hypothesis itself reads clocks and keeps its examples in files
