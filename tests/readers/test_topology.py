@@ -1,0 +1,37 @@
+"""Places of ranks from topology.json."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from clusterwatch.readers import topology
+
+
+def written(folder: Path, what: object) -> Path:
+    path = folder / "topology.json"
+    path.write_text(json.dumps(what))
+    return path
+
+
+def test_gives_host_and_gpu_of_each_rank(tmp_path: Path) -> None:
+    places = [
+        {"rank": 1, "node": 4, "gpu": 0, "leaf": "x"},
+        {"rank": 0, "node": 4, "gpu": 7, "host": "r17-n04"},
+    ]
+    found = topology.read(written(tmp_path, {"tp": 2, "ranks": places}))
+    assert (found[0].host, found[0].gpu) == ("r17-n04", 7)
+    assert (found[1].host, found[1].gpu) == ("node 4", 0)
+
+
+@pytest.mark.parametrize("what", [[], {}, {"ranks": 3}, {"ranks": [{"node": 1}]}, {"ranks": [{"rank": "x"}]}])
+def test_says_what_is_wrong(tmp_path: Path, what: object) -> None:
+    with pytest.raises(topology.TopologyError):
+        topology.read(written(tmp_path, what))
+
+
+def test_a_missing_file_is_said(tmp_path: Path) -> None:
+    with pytest.raises(topology.TopologyError):
+        topology.read(tmp_path / "none.json")
