@@ -64,9 +64,8 @@ def step_figure(
             times = [_time(ns) for ns, _ in rank.points]
             values = [value for _, value in rank.points]
             figure.add_trace(go.Scatter(x=times, y=values, mode="lines", name=name, meta="outlier"))
-            figure.add_annotation(
-                x=times[-1], y=values[-1], text=name, showarrow=False, xanchor="right", yanchor="bottom"
-            )
+            top = max(range(len(values)), key=values.__getitem__)
+            figure.add_annotation(x=times[top], y=values[top], text=name, showarrow=False, yanchor="bottom")
     if stopped_ns is not None:
         figure.add_shape(
             type="line", x0=_time(stopped_ns), x1=_time(stopped_ns), y0=0, y1=1, yref="paper", name="stopped"

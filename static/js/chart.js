@@ -32,7 +32,7 @@ function dressedLayout(layout) {
     font,
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
-    margin: { l: 38, r: 8, t: 12, b: 24 },
+    margin: { l: 38, r: 8, t: 20, b: 24 },
     height: 240,
     showlegend: false,
     hovermode: "x unified",

@@ -21,6 +21,9 @@ const TILE_GAP = 8;
 const LABEL = 16;
 /* Room at the right for the number of a mark. */
 const EDGE = 10;
+const LEFT = 3;
+const CELL_MIN = 3;
+const CELL_MAX = 16;
 
 /* One drawing per state, in device pixels; inks are patterns, so that grey print still tells them apart. */
 export function sprite(state, side) {
@@ -87,32 +90,40 @@ export class ClusterMap {
   }
 
   layoutCards(width) {
-    const across = Math.max(1, Math.floor((width + CARD.gap) / (CARD.width + CARD.gap)));
-    const each = Math.min(260, Math.floor((width + CARD.gap) / across) - CARD.gap);
+    const across = Math.max(1, Math.floor((width - LEFT + CARD.gap) / (CARD.width + CARD.gap)));
+    const each = Math.min(260, Math.floor((width - LEFT + CARD.gap) / across) - CARD.gap);
     const nodes = this.tiles.flatMap(([, rows]) => rows);
     nodes.forEach(([node, name, [slot]], place) => {
-      const x = (place % across) * (each + CARD.gap);
+      const x = LEFT + (place % across) * (each + CARD.gap);
       const y = Math.floor(place / across) * (CARD.height + CARD.gap) + 8;
       this.cells.push({ slot, node, name, gpu: null, x, y, width: each, height: CARD.height });
     });
     this.size(width, Math.ceil(nodes.length / across) * (CARD.height + CARD.gap) + 8);
   }
 
-  /* The largest cell that shows all tiles within the height of a laptop. */
-  layoutTiles(width) {
+  /* Few lines of tiles, each line as full as the last; more lines only where cells grow by a quarter. */
+  arrange(width) {
     const count = Math.max(1, this.tiles.length);
     const room = Math.max(260, innerHeight - 430);
-    const fits = (cell) => {
-      const across = Math.max(1, Math.min(count, Math.floor((width + TILE_GAP) / (SIDE * cell + TILE_GAP))));
-      return [across, Math.ceil(count / across) * (SIDE * cell + TILE_GAP + LABEL)];
-    };
-    let cell = width < 560 ? 4 : 3;
-    while (cell < 16 && fits(cell + 1)[1] <= room && SIDE * (cell + 1) <= width) cell += 1;
-    const [across] = fits(cell);
+    let best = null;
+    for (let lines = 1; lines <= count; lines += 1) {
+      const across = Math.ceil(count / lines);
+      const wide = Math.floor(((width + TILE_GAP) / across - TILE_GAP) / SIDE);
+      const high = Math.floor((room / lines - TILE_GAP - LABEL) / SIDE);
+      const cell = Math.min(CELL_MAX, wide, Math.max(high, CELL_MIN));
+      if (cell < CELL_MIN) continue;
+      if (best === null || cell >= 1.25 * best.cell) best = { cell, across, lines };
+      if (high < CELL_MIN) break;
+    }
+    return best ?? { cell: CELL_MIN, across: 1, lines: count };
+  }
+
+  layoutTiles(width) {
+    const { cell, across, lines } = this.arrange(width - LEFT);
     this.cell = cell;
     this.labels = [];
     this.tiles.forEach(([label, rows], place) => {
-      const left = (place % across) * (SIDE * cell + TILE_GAP);
+      const left = LEFT + (place % across) * (SIDE * cell + TILE_GAP);
       const top = Math.floor(place / across) * (SIDE * cell + TILE_GAP + LABEL) + LABEL;
       this.labels.push({ label, x: left, y: top - 5 });
       rows.forEach(([node, name, slots], row) => {
@@ -123,7 +134,7 @@ export class ClusterMap {
         });
       });
     });
-    this.size(width, Math.ceil(count / across) * (SIDE * cell + TILE_GAP + LABEL) + 4);
+    this.size(width, lines * (SIDE * cell + TILE_GAP + LABEL) + 4);
   }
 
   size(width, height) {
