@@ -6,6 +6,7 @@ A Valkey notice makes it quick, a look at the table every ``LOOK_EVERY_S`` makes
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -71,13 +72,15 @@ class CaptureWatch:
             while True:
                 self._noticed.clear()
                 await self._look()
-                try:
-                    await asyncio.wait_for(self._noticed.wait(), LOOK_EVERY_S)
-                except TimeoutError:
-                    continue
+                # Not wait_for: before Python 3.12 it can swallow the cancellation that ends this loop.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_EVERY_S):
+                        await self._noticed.wait()
         finally:
-            listener.cancel()
-            await asyncio.gather(listener, return_exceptions=True)
+            # redis-py may swallow a cancellation that meets its connecting: ask until it obeys.
+            while not listener.done():
+                listener.cancel()
+                await asyncio.wait([listener], timeout=0.2)
 
     def wake(self) -> None:
         """Looks at once: a node with a pending order may just have come back."""

@@ -26,7 +26,7 @@ from clusterwatch.ingest.apply import TABLE_OF_TAG
 from clusterwatch.ingest.board import Board
 from clusterwatch.ingest.captures import CaptureWatch
 from clusterwatch.ingest.commit import first_line, is_away
-from clusterwatch.ingest.link import TRY_LATER, Broken, Link
+from clusterwatch.ingest.link import REPLACED, TRY_LATER, Broken, Link
 from clusterwatch.ingest.writer import Committed, PendingPut, Writer
 from clusterwatch.jobs import queries as job_queries
 from clusterwatch.jobs.announcements import RefLayout, layouts_of
@@ -44,8 +44,6 @@ RESOLVE_EVERY_S: Final = 1.0
 MAINTAIN_EVERY_S: Final = 600.0
 STOP_PATIENCE_S: Final = 10.0
 DATABASE_THREADS: Final = 4
-GOING_AWAY: Final = 1001
-REPLACED: Final = 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +77,7 @@ class Gateway:
         self._connection_count = 0
         self._jobs_written: set[int] = set()
         self._valkey_away = False
+        self._stopping = False
         self._loop: asyncio.AbstractEventLoop
         self._server: Server
         self._tasks: list[asyncio.Task[None]] = []
@@ -118,7 +117,10 @@ class Gateway:
         ]
 
     async def stop(self) -> None:
-        """Takes no more, commits what it has, acknowledges, says goodbye (1001)."""
+        """Takes no more, commits what it has, acknowledges, says goodbye (1001). Again: does nothing."""
+        if self._stopping:
+            return
+        self._stopping = True
         logger.info("gateway_stopping connections=%d", len(self._links))
         self._server.close(close_connections=False)
         for task in self._tasks:
@@ -127,8 +129,7 @@ class Gateway:
         done = await asyncio.to_thread(self.writer.stop, STOP_PATIENCE_S)
         await asyncio.sleep(0)  # lets the acknowledgements of the last commit reach their links
         links = list(self._links.values())
-        await asyncio.gather(*(link.drained() for link in links), return_exceptions=True)
-        self._server.close(code=GOING_AWAY, reason="the gateway stops")
+        await asyncio.gather(*(link.say_goodbye() for link in links), return_exceptions=True)
         await self._server.wait_closed()
         await asyncio.to_thread(_close_connections, self._database)
         self._hot_writer.shutdown(wait=False, cancel_futures=True)

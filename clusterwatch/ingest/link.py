@@ -33,7 +33,7 @@ UNACKED_MAX_BYTES: Final = 64 * 1024 * 1024
 behind the last commit: dropping a put instead would let the cursor pass it."""
 SEQUENCE_MAX: Final = 2**63 - 1
 
-POLICY, TRY_LATER, REPLACED = 1008, 1013, 4000
+GOING_AWAY, POLICY, TRY_LATER, REPLACED = 1001, 1008, 1013, 4000
 
 
 class Hub(Protocol):
@@ -117,7 +117,8 @@ class Link:
 
     async def _first_message(self) -> records.Hello:
         try:
-            raw = await asyncio.wait_for(self._websocket.recv(decode=False), HELLO_TIMEOUT_S)
+            async with asyncio.timeout(HELLO_TIMEOUT_S):
+                raw = await self._websocket.recv(decode=False)
         except TimeoutError:
             raise Refused("bad_hello", f"no hello within {HELLO_TIMEOUT_S:.0f} s") from None
         try:
@@ -137,7 +138,8 @@ class Link:
             refusal.reason,
         )
         with contextlib.suppress(ConnectionClosed, TimeoutError):
-            await asyncio.wait_for(self._websocket.send(refuse(refusal)), SEND_TIMEOUT_S)
+            async with asyncio.timeout(SEND_TIMEOUT_S):
+                await self._websocket.send(refuse(refusal))
         await self._close(POLICY, refusal.code)
 
     async def _serve(self) -> None:
@@ -234,7 +236,9 @@ class Link:
                 await self._work.wait()
                 self._work.clear()
                 while message := self._next():
-                    await asyncio.wait_for(self._websocket.send(message), SEND_TIMEOUT_S)
+                    # Not wait_for: before Python 3.12 it can swallow the cancellation that ends this task.
+                    async with asyncio.timeout(SEND_TIMEOUT_S):
+                        await self._websocket.send(message)
         except TimeoutError:
             logger.warning("slow_reader_closed node=%s", self.node)
             self._websocket.transport.abort()
@@ -249,15 +253,17 @@ class Link:
             return codec.encode(records.Ack(lane=lane, sequence=sequence))
         return None
 
-    async def drained(self) -> None:
-        """Waits until everything queued was handed to the socket, briefly."""
+    async def say_goodbye(self) -> None:
+        """Hands everything queued to the socket, briefly, and closes: the gateway stops."""
         deadline = time.monotonic() + 1.0
         while (self._messages or self._acks) and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
+        await self._close(GOING_AWAY, "the gateway stops")
 
     async def _close(self, code: int, reason: str) -> None:
         with contextlib.suppress(ConnectionClosed, TimeoutError):
-            await asyncio.wait_for(self._websocket.close(code, _short(reason)), SEND_TIMEOUT_S)
+            async with asyncio.timeout(SEND_TIMEOUT_S):
+                await self._websocket.close(code, _short(reason))
 
 
 def _fell_silent(closed: ConnectionClosed) -> bool:

@@ -94,7 +94,8 @@ class Node:
                     return
 
     async def close(self) -> None:
-        await self.websocket.close()
+        if self.websocket.close_code is None:
+            await self.websocket.close()
 
 
 async def refusal(url: str, message: Any) -> records.Refuse:
