@@ -16,10 +16,17 @@ class _Place:
     queued: list[Announced] = field(default_factory=list)
     lacks: bool = True
     """frames may have been missed: the store must be read"""
+    answers: bool = False
+    """``queued`` begins with what the viewer asked for: it goes at once and delays nothing after it"""
     sent_s: float = float("-inf")
     told_waiting: bool = False
     heard: Position | None = None
     """announced while the store was being read"""
+
+    @property
+    def due_s(self) -> float:
+        """When what is queued may be sent."""
+        return float("-inf") if self.answers else self.sent_s + SPACING_S
 
 
 class Feed:
@@ -80,6 +87,7 @@ class Feed:
         if found:
             place.held = found[-1].position
             place.queued = found if found[0].is_full else [*place.queued, *found]
+            place.answers = True
         heard, place.heard = place.heard, None
         if heard is not None and (heard.epoch != place.held.epoch or heard.number > place.held.number):
             place.lacks = True
@@ -92,13 +100,14 @@ class Feed:
         """Frames of the topics that may be sent now."""
         due: list[Announced] = []
         for place in self._places.values():
-            if place.queued and now_s >= place.sent_s + SPACING_S:
+            if place.queued and now_s >= place.due_s:
                 due.extend(place.queued)
                 place.queued = []
-                place.sent_s = now_s
+                place.sent_s = place.sent_s if place.answers else now_s
+                place.answers = False
         return due
 
     def wait_s(self, now_s: float) -> float | None:
         """Seconds until something queued may be sent; None when nothing is queued."""
-        waits = [place.sent_s + SPACING_S - now_s for place in self._places.values() if place.queued]
+        waits = [place.due_s - now_s for place in self._places.values() if place.queued]
         return max(0.0, min(waits)) if waits else None

@@ -53,6 +53,8 @@ def _change(old: Json, new: Json) -> tuple[str, Json]:
 def _cells(old: Any, new: Any) -> tuple[str, Json]:
     if isinstance(new, bytes):
         places = np.flatnonzero(np.frombuffer(old, np.uint8) != np.frombuffer(new, np.uint8)).tolist()
+    elif _same(old, new):
+        return "", None
     else:
         places = [i for i, (a, b) in enumerate(zip(old, new, strict=True)) if not _same(a, b)]
         if any(isinstance(new[i], (dict, list)) or isinstance(old[i], (dict, list)) for i in places):

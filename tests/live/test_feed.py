@@ -93,3 +93,14 @@ def test_an_answer_for_a_place_that_is_no_longer_held_is_ignored():
     feed.follow(TOPIC, Position("a", 9))
     feed.fill(TOPIC, Position("a", 4), [frame(5)])
     assert feed.take_due(0.0) == [] and feed.lacking() == {TOPIC: Position("a", 9)}
+
+
+def test_an_answer_goes_at_once_and_does_not_delay_what_is_published_next():
+    feed = followed(Position("a", 4), [])
+    feed.offer(frame(5))
+    feed.take_due(10.0)
+    feed.mark_lacking(TOPIC)
+    feed.fill(TOPIC, Position("a", 5), [frame(6)])
+    assert numbers(feed.take_due(10.2)) == [6]
+    feed.offer(frame(7))
+    assert numbers(feed.take_due(10.0 + SPACING_S)) == [7]
