@@ -7,7 +7,8 @@ BIN := $(VENV)/bin
 # Parallel test processes; each has its own PostgreSQL and Valkey.
 JOBS ?= $(shell nproc)
 TORCH := torch==2.13.0
-PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet
+# Compiling every module of every package takes longer than starting everything; imports compile what they use.
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet --no-compile
 PYTEST := $(BIN)/python -m pytest
 # Static checks load the settings, which want a key; this one opens nothing.
 CHECK_ENV := CLUSTERWATCH_SECRET_KEY=only-for-static-checks-00000000000000000000
