@@ -6,18 +6,19 @@ Losing it costs a second look and the learned gaps, nothing else: incidents and 
 from __future__ import annotations
 
 import logging
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import numpy as np
 
-from clusterwatch.analysis.gaps import GapHistory, history_phase
+from clusterwatch.analysis.gaps import GapHistory, history_phase, limits
 from clusterwatch.analysis.progress import Glance, Judgement, Motion, WorldState
 from clusterwatch.store import hot
 
 LOOK_MAX_AGE_NS: Final = 10_000_000_000
 """An older look says nothing of what happened in between: we were blind."""
 WORLDS_MAX: Final = 256
+FAULTS_NOT_LEARNED: Final = 2
 log = logging.getLogger(__name__)
 
 
@@ -27,6 +28,18 @@ class WorldMemory(msgspec.Struct):
     moved_ns: int = 0
     still_phase: str = ""
     gaps: dict[str, tuple[int, ...]] = {}
+
+    long_gaps: int = 0
+    """gaps that were longer than what opens an incident"""
+
+    def take(self, gap_s: float, phase: str) -> None:
+        """Learns a gap. A few that were faults must not hide the next; many are the job's own habit."""
+        if gap_s > limits(phase, self.history(phase)).open_s:
+            self.long_gaps += 1
+            if self.long_gaps <= FAULTS_NOT_LEARNED:
+                return
+        before = self.history(phase) or GapHistory()
+        self.gaps[history_phase(phase)] = before.with_gap(gap_s).counts
 
     def history(self, phase: str) -> GapHistory | None:
         counts = self.gaps.get(history_phase(phase))
@@ -77,9 +90,7 @@ class Memory(msgspec.Struct):
             return
         gap_s = (world.since_ns - known.moved_ns) / 1e9
         if known.moved_ns and gap_s > 0:
-            phase = history_phase(known.still_phase or world.phase)
-            before = GapHistory(known.gaps[phase]) if phase in known.gaps else GapHistory()
-            known.gaps[phase] = before.with_gap(gap_s).counts
+            known.take(gap_s, known.still_phase or world.phase)
         known.moved_ns = max(known.moved_ns, world.since_ns)
         known.still_phase = ""
 
@@ -105,11 +116,3 @@ def _next_attempt(before: Memory, attempt: int) -> Memory:
 
 def save(job_id: int, memory: Memory) -> None:
     hot.save_look(job_id, msgspec.msgpack.encode(memory))
-
-
-def plain(memory: Memory) -> dict[str, Any]:
-    """The learned gaps as JSON, for evidence and people."""
-    return {
-        str(number): {phase: GapHistory(counts).quantile_s() for phase, counts in world.gaps.items()}
-        for number, world in memory.worlds.items()
-    }

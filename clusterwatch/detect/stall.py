@@ -7,6 +7,7 @@ by ``analysis``; here is only the order of things and when each happens.
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 from dataclasses import replace
 from typing import Final
 
@@ -102,7 +103,7 @@ def _judge(scene: Scene, state: WorldState, incident: Incident, sighting: Sighti
         services.confirm(incident.pk, scene.now_ns)
         return
     seen = captures.observe(scene, state.world, found if found.ready else captures.Answers(), stall_s, False)
-    verdict = better(sighting.diagnosis, analysis.diagnose(seen))
+    verdict = better(sighting.diagnosis, analysis.diagnose(seen), state.waiting)
     if not found.ready:
         verdict = replace(verdict, coverage=sighting.diagnosis.coverage)
     changed = services.sharpen(incident.pk, replace(sighting, diagnosis=verdict), scene.now_ns)
@@ -112,20 +113,26 @@ def _judge(scene: Scene, state: WorldState, incident: Incident, sighting: Sighti
     incident.diagnosis = verdict.to_dict()
 
 
-def better(first: Diagnosis, captured: Diagnosis) -> Diagnosis:
-    """The one of two diagnoses that says more.
+def better(first: Diagnosis, captured: Diagnosis, waiting: Container[int] = ()) -> Diagnosis:
+    """The finding that says more, with all that was captured.
 
     Args:
         first: from progress and process evidence alone.
         captured: from traces and stacks, and the same process evidence.
+        waiting: ranks that wait in an open call themselves by their own live word.
     """
-    if captured.worst.verdict in VERDICTS_OF_NOTHING:
-        return first if first.worst.verdict not in VERDICTS_OF_NOTHING else captured
-    if first.worst.culprit_ranks and not captured.worst.culprit_ranks:
-        return first
-    if first.worst.suspect_ranks and not (captured.worst.culprit_ranks or captured.worst.suspect_ranks):
-        return first
-    return captured
+    return replace(captured, findings=first.findings) if _says_more(first, captured, waiting) else captured
+
+
+def _says_more(first: Diagnosis, captured: Diagnosis, waiting: Container[int]) -> bool:
+    early, late = first.worst, captured.worst
+    if late.verdict in VERDICTS_OF_NOTHING:
+        return early.verdict not in VERDICTS_OF_NOTHING
+    if late.culprit_ranks or not (early.culprit_ranks or early.suspect_ranks):
+        return False
+    # A rank without a usable trace is suspected offline; live, its own numbers may show that it waits.
+    contradicted = bool(late.suspect_ranks) and all(rank in waiting for rank in late.suspect_ranks)
+    return bool(early.culprit_ranks) or not late.suspect_ranks or contradicted
 
 
 def _age(stall_s: float) -> str:

@@ -12,7 +12,7 @@ from clusterwatch.detect.jobs import detect_job
 from clusterwatch.detect.scene import _rosters
 from clusterwatch.fleet.models import Cluster, Node
 from clusterwatch.incidents.models import Incident
-from clusterwatch.jobs.models import Group, Job, Rank
+from clusterwatch.jobs.models import Capture, Group, Job, Rank
 from clusterwatch.store import hot
 from collectors.wire.records import PHASES
 
@@ -100,12 +100,17 @@ class FakeJob:
             self.tick()
 
     def do_step(self) -> None:
-        for process in self.ranks.values():
-            if process.row.exited_at is None and process.reports:
-                process.step += 1
-                process.moved_ns = self.now_ns
-                for call in process.calls.values():
-                    call[:] = [number + 1 for number in call]
+        """Everybody joins what was open and finishes one call more of each group."""
+        living = [p for p in self.ranks.values() if p.row.exited_at is None and p.reports]
+        front: dict[int, int] = {}
+        for process in living:
+            for group, call in process.calls.items():
+                front[group] = max(front.get(group, 0), *call)
+        for process in living:
+            process.step += 1
+            process.moved_ns = self.now_ns
+            for group, call in process.calls.items():
+                call[:] = [front[group] + 1] * 3
 
     def wait_for(self, *missing: int) -> None:
         """Every rank but ``missing`` issues the next call of the world group and waits in it."""
@@ -147,6 +152,12 @@ class FakeJob:
     def regain_agent(self, index: int) -> None:
         self.node_alive[self.nodes[index].pk] = True
         self.link[self.nodes[index].pk] = hot.OPEN
+
+    def settle_captures(self) -> None:
+        """Open captures are as old as the test's clock says, and have run out."""
+        Capture.objects.filter(job=self.job, state=Capture.State.REQUESTED).update(
+            state=Capture.State.EXPIRED, requested_at=at(self.now_ns - 3600 * SECOND)
+        )
 
     # --- time --------------------------------------------------------------------------------------------
 
