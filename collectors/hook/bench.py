@@ -1,8 +1,8 @@
 """``clusterwatch bench overhead``: what the hook costs a training process, and the agent its node.
 
 In: a small real torch job of two ranks over gloo, run in pairs with and without the hook against a
-listener of our own. Out: figures. The hook's cost is what its budget names: CPU of its thread plus time in its wrappers,
-over wall time, from its own counters; the pairs are a check (their difference is mostly the machine's noise).
+listener of our own. Out: figures. The hook's cost is what its budget names: CPU of its thread plus time in
+its wrappers, over wall time, by its own counters; the pairs are a check (their difference is mostly noise).
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from .socket_path import short_socket_path
+
 INSTALLED_STATE = Path("/var/lib/clusterwatch")
 FILE = "endpoints.json"
 FILE_MAX_BYTES = 65_536
@@ -23,7 +25,7 @@ def hook_socket(environ: Mapping[str, str]) -> str | None:
     """
     given = environ.get("CLUSTERWATCH_HOOK_SOCKET", "")
     if given:
-        return given
+        return str(short_socket_path(Path(given)))  # where the agent listens when that path is too long
     for folder in state_folders(environ):
         found = _read(folder / FILE)
         if found is not None:

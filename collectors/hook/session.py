@@ -29,7 +29,7 @@ ERRORS_MAX = 10
 LAST_WORDS_S = 0.2
 """How long a dying process may wait for its last frame to leave."""
 JOIN_S = 1.0
-SEQUENCE_GROUPS_MAX = 8
+SEQUENCE_GROUPS_MAX = 4
 """The step counter adds the sequence numbers of so many groups; a period shows in any of them."""
 
 

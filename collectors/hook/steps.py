@@ -24,7 +24,7 @@ from .watch import Watch
 SAME_PERIOD = 3
 """So many equal gaps in a row make a period."""
 SKIPPED_MAX = 64
-LEADER_LOST_AFTER = 2
+LEADER_LOST_AFTER = 3
 """Another optimizer that made so many steps without the leader takes over; they count then."""
 BATCHES_WITHOUT_OPTIMIZER = 64
 ROWS_MAX = 1_000
@@ -59,14 +59,15 @@ class StepCounter:
         self._last: _Mark | None = None
         self._last_other: _Mark | None = None
         """last step of an optimizer that does not lead, since the leader's"""
-        self._gaps: deque[int] = deque(maxlen=SAME_PERIOD)
-        self._rows: deque[Row] = deque(maxlen=ROWS_MAX)
+        self._period: tuple[int, int] = (0, 0)
+        """collectives and backward passes of the newest step"""
+        self._period_seen = 0
+        """how many steps in a row had them"""
+        self._ended: deque[tuple[int, int, int, _Mark, _Mark]] = deque(maxlen=ROWS_MAX)
+        """step, end ns UTC, steps in this row, totals before and after"""
         self._by_batch = False
-        self._batches_counted = 0
         self.step = 0
         """training steps finished"""
-        self.ended_ns: int | None = None
-        """when the last one ended, ``perf_counter_ns``"""
 
     def after_optimizer_step(self, optimizer: Any) -> None:
         """One optimizer finished ``step()``."""
@@ -96,8 +97,8 @@ class StepCounter:
     def take(self) -> dict[str, list[Any]] | None:
         """Columns of the steps finished since the last call, None when there are none."""
         rows: list[Row] = []
-        while self._rows:
-            rows.append(self._rows.popleft())
+        while self._ended:
+            rows.append(_row(*self._ended.popleft()))
         if not rows:
             return None
         names = ("step", "end_ns", "duration_s", "data_wait_s", "checkpoint_s", "gc_s", "cpu_s")
@@ -111,51 +112,59 @@ class StepCounter:
             if count < LEADER_LOST_AFTER:
                 return 0
         self._leader = weakref.ref(optimizer)
-        self._gaps.clear()
+        self._period_seen = 0
         return count
 
     def _mark(self) -> _Mark:
         watch = self._watch
         return _Mark(
-            at_ns=time.perf_counter_ns(),
-            sequence=self._sequence(),
-            batches=watch.batches,
-            backwards=watch.backwards,
-            loader_ns=watch.loader.total_ns,
-            checkpoint_ns=watch.checkpoint.total_ns,
-            gc_ns=watch.gc.total_ns,
-            cpu_s=time.process_time(),
+            time.perf_counter_ns(),
+            self._sequence(),
+            watch.batches,
+            watch.backwards,
+            watch.loader.total_ns,
+            watch.checkpoint.total_ns,
+            watch.gc.total_ns,
+            time.process_time(),
         )
 
     def _steps_in(self, last: _Mark | None, mark: _Mark) -> int:
-        """1, or more where the gap is a whole multiple of a proven period: the scaler skipped the others."""
+        """1, or more where the gap is a whole multiple of a proven period: the scaler skipped the others.
+
+        An evaluation is no multiple: it makes collectives, but no backward pass.
+        """
         if last is None:
             return 1
-        gap = mark.sequence - last.sequence
-        if len(self._gaps) == SAME_PERIOD and len(set(self._gaps)) == 1:
-            period = self._gaps[0]
-            evaluated = self._watch.evaluating is not None
-            if period > 0 and gap > period and gap % period == 0 and not evaluated:
-                return min(gap // period, SKIPPED_MAX)
-        self._gaps.append(gap)
+        gap = (mark.sequence - last.sequence, mark.backwards - last.backwards)
+        if gap == self._period:
+            self._period_seen += 1
+            return 1
+        collectives, backwards = self._period
+        if self._period_seen >= SAME_PERIOD and collectives > 0:
+            count, rest = divmod(gap[0], collectives)
+            if 1 < count <= SKIPPED_MAX and not rest and gap[1] == count * backwards:
+                return count
+        self._period, self._period_seen = gap, 1
         return 1
 
     def _finish(self, last: _Mark | None, mark: _Mark, count: int) -> None:
         self.step += count
-        self._last, self.ended_ns = mark, mark.at_ns
-        if last is None:
-            return  # nobody saw the first step begin
-        self._rows.append(
-            (
-                self.step,
-                time.time_ns(),
-                (mark.at_ns - last.at_ns) / 1e9 / count,
-                (mark.loader_ns - last.loader_ns) / 1e9 / count,
-                (mark.checkpoint_ns - last.checkpoint_ns) / 1e9 / count,
-                (mark.gc_ns - last.gc_ns) / 1e9 / count,
-                (mark.cpu_s - last.cpu_s) / count,
-            )
-        )
+        self._last = mark
+        if last is not None:  # nobody saw the first step begin
+            self._ended.append((self.step, time.time_ns(), count, last, mark))
+
+
+def _row(step: int, end_ns: int, count: int, last: _Mark, mark: _Mark) -> Row:
+    """Means over the ``count`` steps between two marks; worked out by the hook's thread."""
+    return (
+        step,
+        end_ns,
+        (mark.at_ns - last.at_ns) / 1e9 / count,
+        (mark.loader_ns - last.loader_ns) / 1e9 / count,
+        (mark.checkpoint_ns - last.checkpoint_ns) / 1e9 / count,
+        (mark.gc_ns - last.gc_ns) / 1e9 / count,
+        (mark.cpu_s - last.cpu_s) / count,
+    )
 
 
 def _idle(last: _Mark, mark: _Mark) -> bool:
