@@ -29,6 +29,7 @@ Raises: ``redis.RedisError`` when Valkey is away; the next publish after its ret
 from __future__ import annotations
 
 import base64
+import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -51,6 +52,8 @@ STEADY_KEEP_S: Final = 600
 EVENT_KEEP_S: Final = 24 * 3600
 WATCH_S: Final = 10
 """A topic counts as watched for so long after a reader last said so."""
+REMEMBERED_TOPICS: Final = 1_024
+"""States a publisher remembers; a topic beyond costs one read when it is published again."""
 _ATTEMPTS: Final = 5
 
 _PUSH = """
@@ -161,6 +164,7 @@ class Publisher:
     def __init__(self, *, takes_over: bool = False) -> None:
         self._takes_over = takes_over
         self._last: dict[str, tuple[Position, dict[str, Json]]] = {}
+        self._lock = threading.Lock()
 
     def publish(self, topic: str, state: State) -> Position:
         """Stores and announces ``state``; returns its place.
@@ -170,11 +174,13 @@ class Publisher:
         Raises: ``redis.RedisError``; ``RuntimeError`` when others kept publishing the topic in between.
         """
         published = _as_published(state)
-        for _ in range(_ATTEMPTS):
-            found, before = self._last.get(topic) or self._stored(topic)
-            if self._push(topic, found, before, published):
-                return self._last[topic][0]
-            self._last.pop(topic, None)
+        with self._lock:
+            for _ in range(_ATTEMPTS):
+                found, before = self._last.pop(topic, None) or self._stored(topic)
+                place = self._push(topic, found, before, published)
+                if place is not None:
+                    self._remember(topic, place, published)
+                    return place
         raise RuntimeError(f"{topic} is published by too many at once")
 
     def forget(self, topics: Iterable[str]) -> None:
@@ -197,7 +203,15 @@ class Publisher:
             return position, None
         return position, decode_content(frame["full"])
 
-    def _push(self, topic: str, found: Position, before: State | None, state: dict[str, Json]) -> bool:
+    def _remember(self, topic: str, place: Position, state: dict[str, Json]) -> None:
+        self._last[topic] = (place, state)
+        if len(self._last) > REMEMBERED_TOPICS:
+            del self._last[next(iter(self._last))]
+
+    def _push(
+        self, topic: str, found: Position, before: State | None, state: dict[str, Json]
+    ) -> Position | None:
+        """The new place; None when another publisher was first."""
         at_ms = time.time_ns() // 1_000_000
         if before is None:
             place, delta = Position(uuid.uuid4().hex[:16], 1), b""
@@ -209,10 +223,7 @@ class Publisher:
         keys = (valkey.frame_head_key(topic), valkey.frame_full_key(topic), valkey.frame_deltas_key(topic))
         heads = (_head(found), _head(place))
         arguments = (*heads, full, delta, valkey.frame_channel(topic), KEPT_DELTAS, keep_s)
-        if not valkey.client().eval(_PUSH, 3, *keys, *arguments):
-            return False
-        self._last[topic] = (place, state)
-        return True
+        return place if valkey.client().eval(_PUSH, 3, *keys, *arguments) else None
 
 
 def _head(position: Position) -> str:

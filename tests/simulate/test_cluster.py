@@ -1,6 +1,9 @@
 """A simulated cluster against a gateway: it enrols, lives, comes back, and says goodbye."""
 
 import asyncio
+import os
+import stat
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -132,3 +135,26 @@ def test_jobs_go_on_where_they_were_after_a_restart(tmp_path: Path):
     (damaged,) = (tmp_path / "simulator" / "simulated").glob("started-*.json")
     damaged.write_text("{")
     assert Cluster(Settings("simulated", 16, 0, tmp_path, "ws://127.0.0.1:1"))._jobs[0].started_ns > 0
+
+
+async def test_the_command_lives_until_sigterm_and_ends_with_bye(tmp_path: Path):
+    async with FakeGateway().running() as gateway:
+        environ = {
+            **os.environ,
+            "CLUSTERWATCH_STATE_DIR": str(tmp_path),
+            "CLUSTERWATCH_GATEWAY_URL": gateway.url,
+            "CLUSTERWATCH_TOKEN": "enrolment",
+        }
+        command = (sys.executable, "-m", "clusterwatch.cli.main", "simulate", "--gpus", "8")
+        process = await asyncio.create_subprocess_exec(*command, env=environ)
+        try:
+            await until(lambda: gateway.frames["gpu-r001-n01"], 60)
+            process.terminate()
+            assert await asyncio.wait_for(process.wait(), 20) == 0
+        finally:
+            if process.returncode is None:
+                process.kill()
+        await until(lambda: gateway.closed)
+        assert gateway.byes == ["gpu-r001-n01"]
+    credential = tmp_path / "simulator" / "simulated" / "gpu-r001-n01" / "credential"
+    assert stat.S_IMODE(credential.stat().st_mode) == 0o600

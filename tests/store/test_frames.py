@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+from concurrent.futures import ThreadPoolExecutor
 
 import orjson
 import pytest
@@ -120,6 +121,22 @@ def test_two_processes_publishing_one_topic_make_one_row_of_numbers():
     reader = Reader()
     reader.resume()
     assert reader.state == {"total": 4}
+
+
+def test_threads_of_one_process_publish_one_topic_without_losing_a_number():
+    publisher = frames.Publisher()
+    with ThreadPoolExecutor(4) as threads:
+        places = list(threads.map(lambda n: publisher.publish(TOPIC, {"total": n}), range(40)))
+    assert sorted(place.number for place in places) == list(range(1, 41))
+
+
+def test_a_forgotten_topic_goes_on_in_its_epoch(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(frames, "REMEMBERED_TOPICS", 1)
+    publisher = frames.Publisher()
+    first = publisher.publish(TOPIC, {"total": 1})
+    publisher.publish("cluster:2", {"total": 1})
+    assert publisher.topics() == ["cluster:2"]
+    assert publisher.publish(TOPIC, {"total": 2}) == frames.Position(first.epoch, 2)
 
 
 def test_publishing_goes_on_after_valkey_came_back_empty(stack: Stack):
