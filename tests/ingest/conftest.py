@@ -32,6 +32,7 @@ def tables(transactional_db: None, valkey: redis.Redis) -> Iterator[None]:
     """Migrated, empty tables, seen by every process; the series too."""
     partitions.ensure_ahead()
     yield
+    connection.close()  # the test may have killed the server under it
     with connection.cursor() as cursor:
         cursor.execute(f"TRUNCATE {', '.join(partitions.TABLES)}")
 

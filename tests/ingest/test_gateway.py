@@ -195,8 +195,8 @@ async def test_a_record_that_only_the_database_refuses_costs_itself_alone(node: 
     wide = ["".join(Random(seed).choices(ASTRAL, k=255)) for seed in range(3)]
     groups = [records.GroupInfo(index=0, name=wide[0], desc=wide[1], ranks=[0])]
     bad = records.RankInventory(
-        t_ns=time.time_ns(), ref=1, id=records.RankId("job", 0, world=wide[2]), pid=1, host="n1", world_size=1,
-        groups=groups,
+        t_ns=time.time_ns(), ref=1, id=records.RankId("job", 0, world=wide[2]), pid=1, host="n1",
+        world_size=1, groups=groups,
     )  # fmt: skip
     await node.send(records.Put("urgent", items(1, [event(1), bad, event(3)])))
     await node.acked("urgent", 3)
