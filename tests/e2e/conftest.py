@@ -18,9 +18,15 @@ FIGURES: list[str] = []
 def product() -> Iterator[Product]:
     with (
         tempfile.TemporaryDirectory(prefix="cw-e2e-", ignore_cleanup_errors=True) as folder,
-        Product(Path(folder) / "state") as running,
+        Product(passable(folder) / "state") as running,
     ):
         yield running
+
+
+def passable(folder: str) -> Path:
+    """A temporary folder that PostgreSQL's account may pass through when the tests run as root."""
+    Path(folder).chmod(0o711)
+    return Path(folder)
 
 
 @pytest.fixture
