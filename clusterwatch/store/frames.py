@@ -176,7 +176,8 @@ class Publisher:
         published = _as_published(state)
         with self._lock:
             for _ in range(_ATTEMPTS):
-                found, before = self._last.pop(topic, None) or self._stored(topic)
+                known = self._last.pop(topic, None)
+                found, before = known if known is not None else self._stored(topic)
                 place = self._push(topic, found, before, published)
                 if place is not None:
                     self._remember(topic, place, published)
