@@ -48,10 +48,35 @@ def find(world: World) -> list[Mismatch]:
         if sequence is not None:
             found.append(_judge(group, sequence, siblings[group.role]))
             continue
-        uneven = _all_to_all(group)
-        if uneven is not None:
-            found.append(uneven)
+        other = _all_to_all(group) or _alone(group, siblings[group.role])
+        if other is not None:
+            found.append(other)
     return found
+
+
+def _alone(group: Group, siblings: list[Group]) -> Mismatch | None:
+    """The newest call of a member whose peers left no dump, against the same call of the sibling groups.
+
+    gloo aborts the process that gets more than it asked for: the peer of a wrong size dies without a dump.
+    """
+    sequence = group.high
+    if sequence is None or len(group.views) == len(group.members):
+        return None
+    said = _said(group, sequence)
+    usual = _siblings_say(group, sequence, siblings)
+    if len(said) != 1 or usual is None or usual[1] < 2 or usual[0] in said.values():
+        return None
+    ((rank, what),) = said.items()
+    why = f"{usual[1]} sibling groups made this call as {usual[0].text()}"
+    over = sequence not in group.views[rank].open
+    return Mismatch(_kind({what, usual[0]}), group, sequence, said, (rank,), usual[0], why, over=over)
+
+
+def _kind(different: set[Signature]) -> str:
+    """The first thing in which the calls differ gives the verdict."""
+    if len({what.op for what in different}) > 1:
+        return "op_mismatch"
+    return "size_mismatch" if len({what.sizes for what in different}) > 1 else "dtype_mismatch"
 
 
 def _said(group: Group, sequence: int) -> dict[int, Signature]:
@@ -84,13 +109,7 @@ def _judge(group: Group, sequence: int, siblings: list[Group]) -> Mismatch:
     said = _said(group, sequence)
     usual, decided_by = _usual(group, sequence, said, siblings)
     odd = tuple(rank for rank, what in said.items() if what != usual) if usual else ()
-    different = set(said.values())
-    if len({what.op for what in different}) > 1:
-        verdict = "op_mismatch"
-    elif len({what.sizes for what in different}) > 1:
-        verdict = "size_mismatch"
-    else:
-        verdict = "dtype_mismatch"
+    verdict = _kind(set(said.values()))
     cause = None
     if usual is not None:
         if _swapped(group, sequence, odd, usual):

@@ -118,6 +118,8 @@ def breaks(world: World) -> list[Break]:
             if edit is not None:
                 found.append(_break(world, rank, places, edit))
                 break
+    shared = Counter(id(item.group) for item in found)
+    found = [item for item in found if shared[id(item.group)] == 1]  # made by its partners too: a legal call
     return found if len(found) < len(steady) else []
 
 
@@ -129,6 +131,8 @@ def _edit_against(tokens: list[Token], period: int, unit: frozenset[Token]) -> t
     strange = [token for token in tokens if token not in unit]
     if len(tokens) < _REPEATS_MIN * period or len(strange) > 1:
         return None
+    if strange and strange[0] == tokens[-1] and strange[0][:3] not in {token[:3] for token in unit}:
+        return None  # its last call passes something else: a mismatch, not a call too many
     return _edit(tokens, period, unit) if _kinds(frozenset(strange)) <= kinds else None
 
 

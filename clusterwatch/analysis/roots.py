@@ -23,7 +23,7 @@ from clusterwatch.analysis.waitfor import Wait, WaitGraph, by_call, op_of
 def find(world: World, evidence: Evidence) -> tuple[list[Root], WaitGraph]:
     """All independent faults of one look, and the graph they were read from."""
     wrong = mismatch.find(world)
-    if not evidence.failed and not any(view.open for group in world.groups for view in group.views.values()):
+    if not (evidence.failed or world.no_dump or _any_open(world)):
         wrong = [m for m in wrong if not m.over]  # everybody has gone past it and nothing stands still
     numbers = {id(group): number for number, group in enumerate(world.groups)}
     bad = {numbers[id(m.group)]: m.sequence for m in wrong}
@@ -53,6 +53,10 @@ def find(world: World, evidence: Evidence) -> tuple[list[Root], WaitGraph]:
     roots += sinks.all_joined(world, graph, pairing, covered)
     roots = roots or sinks.leftover(world, graph)
     return _merged(roots, evidence.hosts), graph
+
+
+def _any_open(world: World) -> bool:
+    return any(waitfor.open_calls(group, view) for group in world.groups for view in group.views.values())
 
 
 def _unique(lost: Mapping[int, Root]) -> list[Root]:
@@ -120,8 +124,9 @@ def _from_mismatch(found: mismatch.Mismatch) -> Root:
 def _breaks(world: World, graph: WaitGraph, explained: set[int]) -> list[Root]:
     """A rank that made one call more or one less than its equals, found in its own sequence."""
     found = []
+    awaited = graph.awaited()
     for item in pattern.breaks(world):
-        if item.rank in explained:
+        if item.rank in explained or not (graph.waits(item.rank) or item.rank in awaited):
             continue
         word = "one call too many" if item.extra else "one call too few"
         found.append(

@@ -143,3 +143,14 @@ def test_uneven_totals_without_an_even_split_name_nobody() -> None:
         job.call(rank, op="all_to_all", size=(sent,), out=(26,), state="scheduled")
     verdict, named, _ = said(look(job))
     assert verdict == "size_mismatch" and named == ()
+
+
+def test_a_wrong_size_is_seen_though_the_partner_died_of_it() -> None:
+    """gloo aborts the neighbour that gets more than it asked for: it leaves no dump."""
+    job = World("wrong_size", 5).run()
+    assert said(look(job, without=(4,))) == ("size_mismatch", (5,), ())
+
+
+def test_a_call_like_its_siblings_is_not_blamed_for_a_partner_without_a_dump() -> None:
+    job = World("killed", 4).run()
+    assert said(look(job, without=(4,))) == ("suspect_no_dump", (), (4,))

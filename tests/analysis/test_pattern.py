@@ -77,3 +77,12 @@ def test_the_line_of_code_tells_an_extra_call_that_looks_like_the_next_one() -> 
             entry["frames"] = [{"name": "step", "filename": "job.py", "line": 99 if extra else line}]
     world = build(Observation(traces=traces(job)))
     assert [(b.rank, b.extra, b.sequence) for b in breaks(world)] == [(0, True, 14)]
+
+
+def test_an_extra_call_that_its_partner_made_too_is_legal() -> None:
+    job = parallel("gloo")
+    steps(job, 4)
+    for rank in (6, 7):
+        job.call(rank, name_of(job, "tp", rank))
+    steps(job, 4)
+    assert breaks(build(Observation(traces=traces(job)))) == []

@@ -13,7 +13,6 @@ from clusterwatch.cli.main import main
 from tests.data.blocking_job import World
 from tests.data.recorder import Job
 
-
 Captured = pytest.CaptureFixture[str]
 
 

@@ -1,0 +1,1 @@
+"""One module per measurement of ``clusterwatch bench``: ``run(arguments) -> figures``."""
