@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -82,6 +82,8 @@ class Card:
     wide: bool = False
     payload: Any = None
     problem: str = ""
+    earlier: int = 0
+    """older pieces of the same kind; the newest is shown"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,8 +279,11 @@ def _cards(
     chain: Sequence[Link],
     stacks: Sequence[Stack],
 ) -> tuple[Card, ...]:
-    """Cards made from the diagnosis, joined with frozen evidence of the same kind; heaviest first."""
-    left = {piece.kind: piece for piece in reversed(pieces)}
+    """Cards made from the diagnosis, joined with the newest evidence of the same kind; heaviest first."""
+    left: dict[str, EvidenceView] = {}
+    for piece in sorted(pieces, key=lambda piece: piece.id):
+        left[piece.kind] = piece
+    earlier = {kind: sum(piece.kind == kind for piece in pieces) - 1 for kind in left}
     names, state = _named_words(diagnosis)
     cards = []
     if len(chain) > 1:
@@ -291,12 +296,9 @@ def _cards(
     if stacks:
         title = _stack_title(stacks)
         cards.append(_joined(left.pop("stacks", None), "stacks", title, names, state, False))
-    kept = {piece.id for piece in left.values()}
-    cards += [_evidence_card(piece) for piece in pieces if piece.id in kept or piece.kind not in _JOINED]
+    cards += [_evidence_card(piece) for piece in left.values()]
+    cards = [replace(card, earlier=earlier.get(card.kind, 0)) for card in cards]
     return tuple(sorted(cards, key=lambda card: (not card.wide, -(card.weight or 0.0))))
-
-
-_JOINED = frozenset({"progress", "collective_state", "stacks"})
 
 
 def _stack_title(stacks: Sequence[Stack]) -> str:

@@ -6,10 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from clusterwatch.web.numbers import DASH, rank_runs
+from clusterwatch.web.numbers import DASH, rank_runs, size
 
+TABLES = ("ranks", "groups", "rows")
+"""Keys under which a piece of evidence holds its rows."""
+COLUMNS = {
+    "process": (
+        ("rank", "host", "pid", "process", "process_since_s", "step")
+        + ("phase", "phase_s", "exit_code", "exit_signal", "hook_silent_s")
+    ),
+    "exception": ("rank", "host", "type", "message"),
+    "collective_state": ("desc", "name", "sequence", "waiting", "behind"),
+}
+"""What is worth showing of each kind, in this order; the raw piece has the rest."""
 ROWS_MAX = 24
-COLUMNS_MAX = 8
+COLUMNS_MAX = 9
 CELL_MAX_CHARS = 240
 
 
@@ -21,16 +32,18 @@ class PayloadTable:
     """rows that are only in the raw piece"""
 
 
-def payload_table(payload: Any) -> PayloadTable:
+def payload_table(payload: Any, kind: str = "") -> PayloadTable:
     """Objects become name and value, lists of objects become a table, plain lists one column."""
     if isinstance(payload, Mapping):
-        lists = [value for value in payload.values() if _is_table(value)]
-        if len(payload) == 1 and lists:
-            return _table(lists[0])
-        rows = [[_name(key), _cell(value)] for key, value in payload.items()]
-        return PayloadTable([], rows[:ROWS_MAX], max(0, len(rows) - ROWS_MAX))
+        if kind == "trace":
+            return _packed(payload)
+        rows = next((payload[key] for key in TABLES if _is_table(payload.get(key))), None)
+        if rows is not None:
+            return _table(rows, kind)
+        pairs = [[_name(key), _cell(value)] for key, value in payload.items()]
+        return PayloadTable([], pairs[:ROWS_MAX], max(0, len(pairs) - ROWS_MAX))
     if _is_table(payload):
-        return _table(payload)
+        return _table(payload, kind)
     if isinstance(payload, list):
         return PayloadTable(
             [], [[_cell(item)] for item in payload[:ROWS_MAX]], max(0, len(payload) - ROWS_MAX)
@@ -38,12 +51,25 @@ def payload_table(payload: Any) -> PayloadTable:
     return PayloadTable([], [] if payload is None else [[_cell(payload)]])
 
 
+def _packed(payload: Mapping[str, Any]) -> PayloadTable:
+    """Recorder rings travel packed; here only whose and how large they are."""
+    rings = payload.get("ranks")
+    rows = [
+        [str(rank)[:CELL_MAX_CHARS], size(len(ring) * 3 // 4)]
+        for rank, ring in (rings.items() if isinstance(rings, Mapping) else ())
+        if isinstance(ring, str)
+    ]
+    return PayloadTable(["rank", "packed ring"], rows[:ROWS_MAX], max(0, len(rows) - ROWS_MAX))
+
+
 def _is_table(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) for item in value)
 
 
-def _table(items: list[Mapping[str, Any]]) -> PayloadTable:
+def _table(items: list[Mapping[str, Any]], kind: str) -> PayloadTable:
     names = list(dict.fromkeys(key for item in items[:ROWS_MAX] for key in item))
+    wanted = COLUMNS.get(kind, ())
+    names = [name for name in wanted if name in names] or names
     kept = [n for n in names if any(item.get(n) not in (None, "", []) for item in items[:ROWS_MAX])]
     kept = kept[:COLUMNS_MAX]
     rows = [[_cell(item.get(name)) for name in kept] for item in items[:ROWS_MAX]]

@@ -217,6 +217,30 @@ def hang_diagnosis() -> Diagnosis:
     return Diagnosis((finding,), Coverage(expected=8, reported=8, stale=0, truncated=1), stacks)
 
 
+_RINGS = {"format": "packed", "ranks": {"5": "a" * 4000, "4": "b" * 4000}, "total": 7}
+
+
+def _process_facts(ranks: list[Rank]) -> dict[str, Any]:
+    """As ``detect.evidence`` freezes them."""
+    rows = [
+        {
+            "rank": rank.rank,
+            "host": rank.host,
+            "gpu": None,
+            "pid": rank.pid,
+            "process": "running",
+            "process_since_s": None,
+            "phase": "data_loading" if rank.rank == STUCK_RANK else "train",
+            "phase_s": 11.2,
+            "step": 421 - (rank.rank == STUCK_RANK),
+            "hook_silent_s": 0.4,
+            "exit_code": None,
+        }
+        for rank in ranks
+    ]
+    return {"counts": {"running": 8}, "ranks": rows}
+
+
 def _hang(job: Job, ranks: list[Rank]) -> Incident:
     now = time.time_ns()
     since = now - STALL_S * 10**9
@@ -238,22 +262,8 @@ def _hang(job: Job, ranks: list[Rank]) -> Incident:
             "collective_state", "Open call", "flight recorder, window", {"seq": SEQUENCE}, 0.31, "rank 5"
         ),
         services.Piece("stacks", "Stacks", "hook, captured", {"ranks": 8}, 0.2, "rank 5"),
-        services.Piece(
-            "process",
-            "All 8 processes live",
-            "agents, /proc",
-            [
-                {
-                    "rank": r.rank,
-                    "host": r.host,
-                    "pid": r.pid,
-                    "state": "S",
-                    "step": 421 if r.rank != 5 else 420,
-                }
-                for r in ranks
-            ],
-            0.12,
-        ),
+        services.Piece("process", "Processes: 8 running", "agents", _process_facts(ranks), 0.12),
+        services.Piece("trace", "Rings of 7 of 7 ranks that gave one", "flight recorder", _RINGS, 0.05),
     ]
     services.freeze(incident.pk, pieces, since + 12 * 10**9)
     services.confirm(incident.pk, now - 2 * 10**9)

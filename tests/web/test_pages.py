@@ -81,10 +81,10 @@ def test_evidence_stays_readable_after_the_job_is_gone(
     valkey.flushall()  # type: ignore[attr-defined]
     client = sign_in("vera")
     html = text_of(client.get(f"/incidents/{seeded.incident.pk}"))
-    assert "all_reduce #4183" in html and "All 8 processes live" in html
+    assert "all_reduce #4183" in html and "Processes: 8 running" in html
     raw = client.get(f"/incidents/{seeded.incident.pk}/evidence/{piece.pk}.json")
     assert raw.status_code == 200 and raw.headers["X-Evidence-SHA256"] == piece.sha256
-    assert raw.json()[5]["pid"] == 41205
+    assert raw.json()["ranks"][5]["pid"] == 41205
 
 
 class _Inline(HTMLParser):

@@ -33,3 +33,17 @@ def test_rows_beyond_the_bound_are_counted() -> None:
 
 def test_lists_of_ranks_become_runs() -> None:
     assert payload_table({"waiting_ranks": [0, 1, 2, 7]}).rows == [["waiting ranks", "0-2, 7"]]
+
+
+def test_rows_under_a_known_key_are_the_table_with_the_columns_worth_showing() -> None:
+    payload = {
+        "counts": {"running": 1},
+        "ranks": [{"gpu_uuid": "x", "pid": 7, "rank": 3, "process": "running"}],
+    }
+    table = payload_table(payload, "process")
+    assert table.head == ["rank", "pid", "process"] and table.rows == [["3", "7", "running"]]
+
+
+def test_packed_rings_are_told_by_rank_and_size_and_never_poured_out() -> None:
+    table = payload_table({"ranks": {"5": "a" * 4096}, "total": 1}, "trace")
+    assert table.rows == [["5", "3.0\u202fKiB"]]
