@@ -162,7 +162,7 @@ class Job:
             if rank in ranks
         }
         entries = self.rings[rank].entries
-        status = {}
+        status: dict[str, list[int]] = {}
         for entry in entries:
             held = status.setdefault(str(entry["pg_id"]), [0, 0])
             number = entry["p2p_seq_id"] if entry["is_p2p"] else entry["collective_seq_id"]
