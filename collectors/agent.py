@@ -27,6 +27,7 @@ from collectors.guard import Guard
 from collectors.hook_messages import clip
 from collectors.hook_server import HookServer
 from collectors.minute import MetricSpec, MinuteStore
+from collectors.rank_memory import RankMemory
 from collectors.ranks import RankTable
 from collectors.sender import Sender
 from collectors.sources.base import HOST, Reading, SourceEvent
@@ -39,6 +40,8 @@ from collectors.wire.records import AgentCost, HotFrame
 log = logging.getLogger(__name__)
 
 STEPS_EVERY_TICKS: Final = 10
+BLOCKS_EVERY_TICKS: Final = 5
+"""How often to see whether a finished minute is due; its place in the minute need not be exact."""
 _BYE_TIMEOUT_S: Final = 3.0
 _TIMER_SLACK_S: Final = 0.005
 
@@ -66,6 +69,8 @@ class Agent:
             config, self._spool, self._clock, self._hello, self._capturer.start, self._say_who_we_are
         )
         self._guard = Guard(self._clock)
+        self._memory = RankMemory(config.state_dir / "ranks", config.boot_id)
+        self._ranks_changed = False
         self._specs: dict[str, MetricSpec] = {}
         self._values: dict[str, list[float | None]] = {}
         self._supervisor: Supervisor | None = None
@@ -76,6 +81,7 @@ class Agent:
         """Puts one record on its way."""
         self._spool.append(record)
         self._sender.wake()
+        self._ranks_changed |= isinstance(record, records.RankInventory | records.RankExit)
 
     async def run(self, on_ready: Callable[[], None]) -> None:
         """Runs until SIGTERM or SIGINT. Raises ``OSError`` when the hook socket cannot be bound."""
@@ -88,6 +94,7 @@ class Agent:
         self._specs = {spec.name: spec for source in chosen for spec in source.metrics}
         self._supervisor = Supervisor(chosen, self._tree, self._clock, self._source_changed)
         self._say_who_we_are()
+        self._remember_ranks()
         sending = loop.create_task(self._sender.run())
         sending.add_done_callback(self._sender_ended)
         on_ready()
@@ -134,6 +141,9 @@ class Agent:
 
     def _look_at_ranks(self) -> None:
         self._table.look_at_silent()
+        if self._ranks_changed:
+            self._ranks_changed = False
+            self._memory.save(self._table.inventories())
         if self._ticks % STEPS_EVERY_TICKS == 0:
             self._table.flush_all_steps()
 
@@ -141,9 +151,10 @@ class Agent:
         now_ns = self._clock.now_ns()
         if self._values:
             self._minutes.add(now_ns, self._values, self._specs)
-        for block, path in self._minutes.take_due(now_ns):
-            self.emit(block)
-            path.unlink(missing_ok=True)
+        if self._ticks % BLOCKS_EVERY_TICKS == 0:
+            for block, path in self._minutes.take_due(now_ns):
+                self.emit(block)
+                path.unlink(missing_ok=True)
         self._spool.report_drops()
 
     def _send_hot(self) -> None:
@@ -186,6 +197,16 @@ class Agent:
         """At start, and again for a server that cannot know this epoch."""
         self.emit(inventory.inventory(self._config, self._tree, self._clock))
         self._table.resend_inventories()
+
+    def _remember_ranks(self) -> None:
+        """Goes on with the ranks of the agent before, and tells the end of those that died meanwhile."""
+        living, gone = self._memory.load()
+        for inventory_record in living:
+            self._table.adopt(inventory_record)
+            self._exits.watch(inventory_record.pid)
+        for found in gone:
+            log.info("rank_gone_meanwhile job=%s rank=%d pid=%d", found.id.job, found.id.rank, found.pid)
+            self.emit(records.RankExit(t_ns=self._clock.now_ns(), ref=found.ref, id=found.id, pid=found.pid))
 
     def _source_changed(self, name: str, reason: str, failed: bool) -> None:
         kind = "source_failed" if failed else "source_recovered"

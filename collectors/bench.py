@@ -152,17 +152,19 @@ def _speak(path: str, rank: int, ranks: int) -> None:
     with socket.socket(socket.AF_UNIX) as line:
         line.connect(path)
 
-        def say(k: str, **fields: Any) -> None:
-            line.sendall(protocol.pack({"k": k, **fields}))
+        def say(*headers: dict[str, Any]) -> None:
+            line.sendall(b"".join(protocol.pack(header) for header in headers))
 
-        say("hello", v=protocol.VERSION, pid=os.getpid(), rank=rank, world_size=ranks, job="bench")
+        hello = {"k": "hello", "v": protocol.VERSION, "rank": rank, "world_size": ranks, "job": "bench"}
         members = list(range(ranks))
-        say("groups", groups=[{"index": i, "name": f"g{i}", "ranks": members} for i in range(_GROUPS)])
+        groups = [{"index": index, "name": f"g{index}", "ranks": members} for index in range(_GROUPS)]
+        say(hello, {"k": "groups", "groups": groups})
         for step in range(1_000_000):
             now_ns = time.time_ns()
             numbers = [[index, step * 9, step * 9, step * 9] for index in range(_GROUPS)]
-            say("progress", t_ns=now_ns, step=step, phase="train", phase_since_ns=now_ns, groups=numbers)
-            say("steps", step=[step], end_ns=[now_ns], duration_s=[1.0], cpu_s=[0.5])
+            progress = {"k": "progress", "t_ns": now_ns, "step": step, "phase": "train", "groups": numbers}
+            columns = {"k": "steps", "step": [step], "end_ns": [now_ns], "duration_s": [1.0], "cpu_s": [0.5]}
+            say(progress, columns)
             time.sleep(1.0)
 
 

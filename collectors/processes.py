@@ -23,6 +23,7 @@ STATE_WORDS: Final = {
 }
 """State letter -> the word shown. Sleeping is normal for a waiting process, so it counts as running."""
 
+_START_TIME_FIELD: Final = 22
 _EXIT_CODE_FIELD: Final = 52
 _READ_MAX_BYTES: Final = 16_384
 
@@ -36,6 +37,14 @@ def state(pid: int) -> str | None:
 def parent(pid: int) -> int | None:
     fields = _stat_fields(pid)
     return int(fields[1]) if len(fields) > 1 else None
+
+
+def start_ticks(pid: int) -> int | None:
+    """When the process started, in clock ticks after boot; None for one that is gone or has ended."""
+    fields = _stat_fields(pid)
+    if len(fields) <= _START_TIME_FIELD - 3 or fields[0] in ("Z", "X"):
+        return None
+    return int(fields[_START_TIME_FIELD - 3])
 
 
 def zombie_wait_status(pid: int) -> int | None:

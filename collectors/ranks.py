@@ -103,6 +103,33 @@ class RankTable:
         self._emit(self.inventory(state))
         return state
 
+    def adopt(self, inventory: records.RankInventory) -> None:
+        """A living process of before this agent's start; its hook is expected to come back."""
+        now_ns = self._clock.now_ns()
+        hello = messages.Hello(
+            v=0,
+            rank=inventory.id.rank,
+            world_size=inventory.world_size,
+            job=inventory.id.job,
+            local_rank=inventory.local_rank,
+            torch=inventory.torch_version,
+            backend=inventory.backend,
+            started_ns=inventory.started_ns,
+            command=inventory.command,
+            blind=inventory.blind,
+            gpu_index=inventory.gpu_index,
+            gpu_uuid=inventory.gpu_uuid,
+            job_name=inventory.job_name,
+            user=inventory.user,
+        )
+        state = RankState(inventory.ref, inventory.pid, inventory.id, hello, now_ns, now_ns)
+        state.groups = inventory.groups
+        self._ranks[state.pid] = state
+
+    def inventories(self) -> list[records.RankInventory]:
+        """All ranks as they were told last."""
+        return [self.inventory(state) for state in self._ranks.values()]
+
     def set_groups(self, state: RankState, message: messages.Groups) -> None:
         """The whole list of the process's groups, after a change."""
         groups = [

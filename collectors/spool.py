@@ -292,6 +292,7 @@ class Spool:
     def _evict(self, chain: Chain | None, reason: str) -> bool:
         if chain is None:
             return False
+        self._save_numbers()  # before the file goes: it may hold the highest number given
         segment = chain.segments.pop(0)
         count = segment.count_after(self._acked[chain.lane])
         if count:
@@ -299,6 +300,13 @@ class Spool:
             self._drop(chain, count, first, segment.last_sequence, reason)
         segment.delete()
         return True
+
+    def _save_numbers(self) -> None:
+        """``_save`` on a disk that may be full: room is being made right now."""
+        try:
+            self._save()
+        except OSError as error:
+            log.error("spool_state_not_saved error=%s", error)
 
     def _load(self) -> None:
         state = self._read_state()

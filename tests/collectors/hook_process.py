@@ -6,6 +6,7 @@ normally, ``burst`` sends phases as fast as it can and prints how many.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
@@ -36,6 +37,10 @@ class Rank:
         self._socket.sendall(protocol.pack({"k": k, **fields}, blob))
 
     def _answer(self) -> None:
+        with contextlib.suppress(ConnectionError):
+            self._listen()
+
+    def _listen(self) -> None:
         reader = protocol.Reader()
         while data := self._socket.recv(65_536):
             for header, _ in reader.feed(data):

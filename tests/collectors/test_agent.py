@@ -188,6 +188,26 @@ async def test_a_rank_is_told_from_its_start_to_its_end(bench: Bench, gateway: F
     await until(lambda: gateway.hot[-1].progress is None, 3)
 
 
+async def test_a_rank_that_died_while_the_agent_was_away_is_told(bench: Bench, gateway: FakeGateway) -> None:
+    dies, lives = bench.rank(0, "quiet"), bench.rank(1, "quiet")  # deaf to the agent's death
+    await until(lambda: len(gateway.stored_records(records.RankInventory)) == 4)
+    await until(lambda: gateway.hot[-1].progress is not None)
+    await asyncio.sleep(1.1)  # the ranks are remembered each second
+    refs = {told.id.rank: told.ref for told in gateway.stored_records(records.RankInventory)}
+    await bench.stop(signal.SIGKILL)
+    dies.kill()
+    await asyncio.to_thread(dies.wait)
+    await bench.start()
+    (told,) = await until(lambda: gateway.stored_records(records.RankExit))
+    assert (told.id.rank, told.ref, told.exit_code, told.signal) == (0, refs[0], None, None)
+    # The other one is watched although its hook (this fake one) does not come back.
+    lives.kill()
+    await asyncio.to_thread(lives.wait)
+    await until(lambda: len(gateway.stored_records(records.RankExit)) == 2, 3)
+    (other,) = [told for told in gateway.stored_records(records.RankExit) if told.id.rank == 1]
+    assert (other.ref, other.signal) == (refs[1], signal.SIGKILL)
+
+
 async def test_a_stopped_rank_is_told_within_four_seconds(bench: Bench, gateway: FakeGateway) -> None:
     process = bench.rank(0)
     await until(lambda: _hot_step(gateway))

@@ -168,6 +168,17 @@ async def test_an_ack_lost_on_its_way_causes_no_second_copy(bench: Bench, gatewa
     assert bench.arrived() == [2]
 
 
+async def test_what_the_server_already_has_is_let_go_on_connecting(
+    bench: Bench, gateway: FakeGateway
+) -> None:
+    bench.spool.append(event(1))
+    bench.spool.sync()
+    gateway.acked[(bench.spool.epoch, "urgent")] = 1
+    bench.start()
+    await until(lambda: bench.spool.pending_records == 0)
+    assert gateway.stored == {}
+
+
 async def test_a_server_ahead_of_the_spool_begins_a_new_epoch(bench: Bench, gateway: FakeGateway) -> None:
     old = bench.spool.epoch
     gateway.acked[(old, "urgent")] = 50

@@ -232,6 +232,25 @@ def test_acknowledged_files_are_deleted(tmp_path: Path) -> None:
     assert spool.pending_records == 0
 
 
+def test_what_was_acknowledged_is_remembered_when_its_files_are_gone(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "s", segment_bytes=1_000)
+    for number in range(50):
+        spool.append(event(number, 200))
+    spool.sync()
+    spool.ack("urgent", 40)
+    assert Spool(tmp_path / "s").acked("urgent") == 40  # killed, not closed
+
+
+def test_numbers_of_files_that_were_let_go_are_not_used_again(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "s", max_bytes=20_000, segment_bytes=4_000)
+    assert [spool.append(block(number, 500)) for number in range(1, 6)] == [1, 2, 3, 4, 5]
+    spool.sync()
+    for number in range(40):
+        spool.append(event(number, 500))  # drives all blocks out
+    assert spool.read("bulk", 0, 1) == []
+    assert Spool(tmp_path / "s").append(block(6)) == 6  # killed, not closed
+
+
 def test_a_full_spool_drops_raw_samples_first_then_steps_and_keeps_events(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "s", max_bytes=60_000, segment_bytes=4_000)
     for number in range(20):
@@ -362,6 +381,29 @@ def test_a_disk_that_refuses_costs_the_record_and_not_the_agent(
     spool.sync()
     # Room was made with the oldest event, and the second try failed as well.
     assert reported(spool) == {"event": 2}
+
+
+def test_half_a_record_on_a_full_disk_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool = Spool(tmp_path / "s")
+    for number in range(3):
+        spool.append(steps(number))
+    real_write = os.write
+
+    def half(fd: int, data: bytes) -> int:
+        monkeypatch.setattr(os, "write", full)
+        return real_write(fd, bytes(data[: len(data) // 2]))
+
+    def full(fd: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", half)
+    spool.append(event(1))
+    monkeypatch.setattr(os, "write", real_write)
+    spool.append(event(2))
+    spool.close()
+    again = Spool(tmp_path / "s")
+    assert again.unreadable_total == 0
+    assert [identity(payload) for _, payload in drain(again, "urgent")][0] == ("event", 2)
 
 
 def test_a_new_epoch_keeps_the_records(tmp_path: Path) -> None:
