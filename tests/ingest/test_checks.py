@@ -1,0 +1,147 @@
+"""Which records are stored, expired or rejected, without any server."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import pytest
+import zstandard
+
+from clusterwatch.ingest.checks import check
+from collectors.formats import trace
+from collectors.wire import blocks, codec, limits, records
+
+NOW_NS = 1_800_000_000 * 10**9
+MINUTE_NS = NOW_NS - NOW_NS % (60 * 10**9)
+DAY_NS = 86_400 * 10**9
+RETENTION = dict.fromkeys(records.LANE_OF, 14 * DAY_NS)
+RANK = records.RankId("job", 3)
+
+
+def reason(record: Any, lane: records.Lane | None = None) -> str:
+    """Why a record is rejected; empty when it is stored."""
+    wanted = lane or records.LANE_OF[record.__struct_config__.tag]
+    checked = check(wanted, 1, codec.encode(record), NOW_NS, RETENTION)
+    assert (checked.record is None) == bool(checked.reason or checked.expired)
+    return checked.reason
+
+
+def block(**changes: Any) -> records.Block:
+    metrics = [records.BlockMetric("power_w", "W", 1.0, series=2, samples=60)]
+    values = array("q", [100] * 60 + [200] * 60)
+    made: dict[str, Any] = {
+        "minute_ns": MINUTE_NS,
+        "codec": blocks.CODEC,
+        "metrics": metrics,
+        "data": blocks.encode(metrics, [values]),
+        "rollup": {"power_w": [[100.0, 100.0, 100.0, 100.0], [200.0, 200.0, 200.0, 200.0]]},
+    }
+    return records.Block(**(made | changes))
+
+
+def inventory(**changes: Any) -> records.RankInventory:
+    made: dict[str, Any] = {
+        "t_ns": NOW_NS, "ref": 1, "id": RANK, "pid": 77, "host": "n1", "world_size": 8,
+    }  # fmt: skip
+    return records.RankInventory(**(made | changes))
+
+
+def steps(**changes: Any) -> records.Steps:
+    made: dict[str, Any] = {
+        "t_ns": NOW_NS, "id": RANK, "step": [1], "end_ns": [NOW_NS], "duration_s": [0.5],
+        "data_wait_s": [None], "checkpoint_s": [None], "gc_s": [None], "cpu_s": [0.1],
+    }  # fmt: skip
+    return records.Steps(**(made | changes))
+
+
+def event(**changes: Any) -> records.Event:
+    made: dict[str, Any] = {
+        "t_ns": NOW_NS, "source": "s", "kind": "k", "severity": "info", "text": "t",
+    }  # fmt: skip
+    return records.Event(**(made | changes))
+
+
+@pytest.mark.parametrize("record", [block(), inventory(), steps(), event(), event(text="line\n\ttwo")])
+def test_a_sound_record_is_stored(record: Any) -> None:
+    assert reason(record) == ""
+
+
+@pytest.mark.parametrize(
+    ("record", "word"),
+    [
+        (block(minute_ns=MINUTE_NS + 1), "minute"),
+        (block(codec="zip"), "codec"),
+        (block(data=b"rubbish"), "damaged"),
+        (block(data=zstandard.ZstdCompressor(write_checksum=False).compress(bytes(960))), "no checksum"),
+        (block(data=zstandard.ZstdCompressor(write_checksum=True).compress(bytes(959))), "length"),
+        (block(rollup={"power_w": [[1.0, 2.0, 3.0, 4.0]]}), "rollup"),
+        (block(rollup={"power_w": [[5.0, 2.0, 3.0, 2.0]] * 2}), "impossible"),
+        (inventory(pid=2**40), "pid"),
+        (inventory(pid=-5), "impossible pid"),
+        (inventory(gpu_index=5_000), "gpu_index"),
+        (inventory(host="a\x07b"), "control characters"),
+        (inventory(groups=[records.GroupInfo(0, "a"), records.GroupInfo(0, "b")]), "repeat"),
+        (inventory(groups=[records.GroupInfo(limits.GROUPS_PER_RANK_MAX, "a")]), "range"),
+        (inventory(groups=[records.GroupInfo(0, "a", ranks=[-1])]), "impossible member"),
+        (inventory(labels={"a\nb": "c"}), "control characters"),
+        (steps(duration_s=[0.5, 0.5]), "unequal"),
+        (steps(duration_s=[-1.0]), "negative"),
+        (steps(duration_s=[float("nan")]), "finite"),
+        (steps(step=[2**63]), "range"),
+        (event(kind="two\nlines"), "control characters"),
+        (event(kind="a\u202eb"), "control characters"),
+        (event(t_ns=0), "no time"),
+        (event(t_ns=2**63), "no time"),
+        (event(t_ns=NOW_NS + (limits.CLOCK_AHEAD_MAX_S + 2) * 10**9), "future"),
+        (records.Dropped(NOW_NS, "bulk", {"block": -1}, "r"), "negative"),
+        (
+            records.Stacks(
+                NOW_NS, RANK, 1, None, "hook",
+                [records.ThreadStack("main", ["f (a.py:1)"] * (limits.FRAMES_PER_STACK_MAX + 1))],
+            ),
+            "frames",
+        ),
+    ],
+)  # fmt: skip
+def test_a_bad_record_is_rejected_with_a_word_that_helps(record: Any, word: str) -> None:
+    assert word in reason(record)
+
+
+def test_a_trace_must_unpack_and_be_of_the_rank_that_sent_it() -> None:
+    made = trace.RankTrace(3, "2.10", "nccl", (), trace.TraceEntries())
+    sound = records.Trace(NOW_NS, RANK, 1, None, "ring", "nccl", trace.pack(made))
+    assert reason(sound) == ""
+    foreign = trace.pack(trace.RankTrace(4, "2.10", "nccl", (), trace.TraceEntries()))
+    assert "rank 4" in reason(records.Trace(NOW_NS, RANK, 1, None, "ring", "nccl", foreign))
+    assert "not a packed trace" in reason(records.Trace(NOW_NS, RANK, 1, None, "ring", "nccl", b"x"))
+    assert "recorder" in reason(records.Trace(NOW_NS, RANK, 1, None, "ring", "what", trace.pack(made)))
+
+
+def test_a_bomb_is_rejected_without_being_unpacked() -> None:
+    bomb = zstandard.ZstdCompressor(write_checksum=True).compress(
+        bytes(limits.PART_MAX_DECOMPRESSED_BYTES + 1)
+    )
+    assert len(bomb) < 10_000
+    assert "limit" in reason(records.Trace(NOW_NS, RANK, 1, None, "ring", "nccl", bomb))
+    assert "length" in reason(block(data=bomb))
+
+
+def test_a_record_in_the_wrong_lane_is_rejected() -> None:
+    assert "does not belong" in reason(event(), "bulk")
+
+
+def test_an_old_record_is_expired_by_the_retention_of_its_kind() -> None:
+    old = codec.encode(event(t_ns=NOW_NS - 15 * DAY_NS))
+    checked = check("urgent", 1, old, NOW_NS, RETENTION)
+    assert checked.expired and checked.record is None and not checked.reason
+    assert check("urgent", 1, old, NOW_NS, RETENTION | {"event": 16 * DAY_NS}).record is not None
+
+
+def test_free_text_is_made_printable_and_the_rest_stays_as_it_came() -> None:
+    sent = event(text="a\x00b\x1bc\nd", fields={"why": "\x07!"})
+    checked = check("urgent", 1, codec.encode(sent), NOW_NS, RETENTION)
+    assert isinstance(checked.record, records.Event)
+    assert checked.record.text == "a\ufffdb\ufffdc\nd"
+    assert checked.record.fields == {"why": "\ufffd!"}
+    assert checked.record.kind == sent.kind
