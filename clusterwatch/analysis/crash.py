@@ -114,12 +114,18 @@ def judge(observation: Observation) -> Root | None:
         () if sure else named,
         cause=exit_word(tied[0].fact),
         why=[_line(f) for f in tied[:4]],
-        certainty=0.95 if sure else 0.5,
+        certainty=(0.6 if _bare_abort(first, observation) else 0.95) if sure else 0.5,
     )
     victims = [f for f in failed if f.rank not in named]
     if victims:
         root.why.append(_cascade(tied[0], victims))
     return root
+
+
+def _bare_abort(failure: Failure, observation: Observation) -> bool:
+    """An abort without a word, and no ring to read: gloo aborts a rank for its peer's wrong size too."""
+    fact = failure.fact
+    return fact.exit_signal == 6 and fact.exception is None and not observation.traces
 
 
 def _only_effects(failed: list[Failure]) -> Root:

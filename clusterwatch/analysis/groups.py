@@ -15,6 +15,8 @@ from clusterwatch.analysis.columns import View, views_of
 from clusterwatch.analysis.model import GroupRef, KnownGroup, Observation
 from collectors.formats.trace import RankTrace, TraceGroup
 
+GroupKey = tuple[str, str, tuple[int, ...]]
+
 
 @dataclass(slots=True, eq=False)
 class Group:
@@ -26,14 +28,23 @@ class Group:
     certain: bool
     """members are told, not inferred from who recorded the group"""
     views: dict[int, View] = field(default_factory=dict)
+    ordered: tuple[int, ...] = field(init=False)
+    """members, rising"""
+
+    def __post_init__(self) -> None:
+        self.ordered = tuple(sorted(self.members))
+
+    def enlarge(self, members: tuple[int, ...]) -> None:
+        """Takes ``members`` for the group's, once more of them are known."""
+        self.members = self.ordered = tuple(sorted(members))
 
     @property
     def ref(self) -> GroupRef:
-        return GroupRef(self.name, self.desc, tuple(sorted(self.members)))
+        return GroupRef(self.name, self.desc, self.ordered)
 
     @property
-    def key(self) -> tuple[str, str, tuple[int, ...]]:
-        return (self.name, self.desc, tuple(sorted(self.members)))
+    def key(self) -> GroupKey:
+        return (self.name, self.desc, self.ordered)
 
     @property
     def role(self) -> str:
@@ -89,32 +100,37 @@ def build(observation: Observation) -> World:
     for group in observation.groups:
         for rank in group.ranks:
             known[(group.name, rank)].append(group)
-    groups: dict[tuple[str, str, tuple[int, ...]], Group] = {}
+    groups: dict[GroupKey, Group] = {}
+    sorted_lists: dict[int, tuple[int, ...]] = {}
     loose: dict[tuple[str, str], dict[int, View]] = defaultdict(dict)
     for rank, trace in traces.items():
         views = views_of(trace)
         for index, told_group in enumerate(trace.groups):
             view = views.get(index) or View(rank, trace, index)
             members = _members(told_group, rank, known)
-            if members:
-                _join(groups, told_group, members, view)
+            if members:  # ranks of a job share one list, read once: it is sorted once too
+                ordered = sorted_lists.setdefault(id(members), ()) or tuple(sorted(members))
+                sorted_lists[id(members)] = ordered
+                _join(groups, told_group, members, ordered, view)
             elif index in views:
                 loose[(told_group.name, told_group.desc)][rank] = view
     _settle(groups, loose, range(told))
     size = observation.world_size or max(told, _lone_rank(groups, told))
     for placed in groups.values():
         if _is_world(placed.name, placed.desc) and len(placed.members) == told < size:
-            placed.members = tuple(range(size))
+            placed.enlarge(tuple(range(size)))
     _complete(list(groups.values()), size)
     silent = tuple(rank for rank in range(size) if rank not in traces)
     return World(size, sorted(groups.values(), key=lambda g: g.key), traces, silent)
 
 
 def _told_size(observation: Observation, traces: dict[int, RankTrace]) -> int:
-    ranks = [*traces, *observation.facts]
-    ranks += [rank for group in observation.groups for rank in group.ranks]
-    ranks += [rank for trace in traces.values() for group in trace.groups for rank in group.ranks]
-    return observation.world_size or (max(ranks) + 1 if ranks else 0)
+    if observation.world_size is not None:
+        return observation.world_size
+    lists = {id(group.ranks): group.ranks for trace in traces.values() for group in trace.groups}
+    lists |= {id(known.ranks): known.ranks for known in observation.groups}
+    highest = max((max(ranks) for ranks in lists.values() if ranks), default=-1)
+    return max(highest, *traces, *observation.facts, -1) + 1
 
 
 def _members(group: TraceGroup, rank: int, known: dict[tuple[str, int], list[KnownGroup]]) -> tuple[int, ...]:
@@ -125,20 +141,23 @@ def _members(group: TraceGroup, rank: int, known: dict[tuple[str, int], list[Kno
 
 
 def _join(
-    groups: dict[tuple[str, str, tuple[int, ...]], Group],
+    groups: dict[GroupKey, Group],
     told: TraceGroup,
     members: tuple[int, ...],
+    ordered: tuple[int, ...],
     view: View,
 ) -> None:
-    key = (told.name, told.desc, tuple(sorted(members)))
-    group = groups.setdefault(key, Group(told.name, told.desc, members, certain=True))
+    key = (told.name, told.desc, ordered)
+    group = groups.get(key)
+    if group is None:
+        group = groups[key] = Group(told.name, told.desc, members, certain=True)
     kept = group.views.get(view.rank)
     if kept is None or (kept.high or 0) <= (view.high or 0):  # a re-created group: its newest life counts
         group.views[view.rank] = view
 
 
 def _settle(
-    groups: dict[tuple[str, str, tuple[int, ...]], Group],
+    groups: dict[GroupKey, Group],
     loose: dict[tuple[str, str], dict[int, View]],
     world: range,
 ) -> None:
@@ -170,7 +189,7 @@ def _usual_size(groups: list[Group]) -> int:
     return max(sizes, key=lambda size: (sizes[size], size))
 
 
-def _lone_rank(groups: dict[tuple[str, str, tuple[int, ...]], Group], told: int) -> int:
+def _lone_rank(groups: dict[GroupKey, Group], told: int) -> int:
     """World size when the last ranks left no dump and nothing told it.
 
     gloo dumps name no member. A group that only one rank recorded has at least one member more; if every
@@ -203,7 +222,7 @@ def _complete(groups: list[Group], size: int) -> None:
         shapes = {_shape(g.members) for g in siblings if len(g.members) == usual}
         for group in short:
             added = _fitting(group.members, free, usual, shapes, only=len(short) == 1)
-            group.members = tuple(sorted((*group.members, *added)))
+            group.enlarge((*group.members, *added))
             free = [rank for rank in free if rank not in added]
 
 

@@ -106,3 +106,19 @@ def test_a_stage_that_waits_in_a_collective_is_not_the_root() -> None:
     found = look(job)
     assert said(found) == ("missing_rank", (2,), ())
     assert found.worst.downstream.ranks == 2
+
+
+def test_names_the_rank_that_receives_from_the_wrong_peer() -> None:
+    job = exchange()
+    job.send(0, 1, state="scheduled")
+    job.recv(1, 2, state="scheduled")
+    found = look(job)
+    assert said(found) == ("p2p_unmatched", (1,), ()) and found.worst.cause == "wrong_peer"
+
+
+def test_without_an_earlier_exchange_the_two_ends_are_suspects() -> None:
+    job = Job(4)
+    job.all()
+    job.send(0, 2, state="scheduled")
+    job.recv(1, 0, state="scheduled")
+    assert said(look(job)) == ("p2p_unmatched", (), (0, 2))

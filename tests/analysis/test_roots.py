@@ -191,3 +191,18 @@ class TestJoined:
 
     def test_a_job_between_two_calls_is_no_fault(self) -> None:
         assert said(look(started())) == ("no_fault", (), ())
+
+
+class TestSoftWaits:
+    def test_a_rank_held_up_by_its_partners_older_work_is_not_named(self) -> None:
+        """Rank 2 lacks a call of (2, 3), but sits in an exchange with rank 1, which is stuck behind rank 0."""
+        job = Job(4)
+        job.group("1", "tp", (0, 1))
+        job.group("2", "dp", (2, 3))
+        job.all()
+        job.call(1, "1", state="scheduled")
+        job.recv(1, 2, state="scheduled")
+        job.send(2, 1, state="scheduled")
+        job.call(3, "2", state="scheduled")
+        found = look(job)
+        assert found.to_dict()["culprit_ranks"] == [0]
