@@ -81,7 +81,7 @@ class GroupTable:
     """Follows torch's table of groups over ``new_group``, destroy and re-init."""
 
     def __init__(self, c10d: Any) -> None:
-        self._world = c10d._world
+        self._world: Any = getattr(c10d, "_world", None)
         self._next_number: dict[str, int] = {}
         self._confirmed: set[tuple[str, int]] = set()
         self.groups: list[Group] = []
@@ -94,7 +94,8 @@ class GroupTable:
         known = {id(handle): group for group in self.groups if (handle := group.handle()) is not None}
         current: list[Group] = []
         changed = False
-        for handle, (backend, _store) in list(self._world.pg_map.items())[:GROUPS_MAX]:
+        table = getattr(self._world, "pg_map", {})  # an untried torch may keep it elsewhere
+        for handle, (backend, _store) in list(table.items())[:GROUPS_MAX]:
             group = known.get(id(handle))
             if group is None:
                 group = self._add(handle, str(backend))

@@ -115,7 +115,7 @@ class Link:
             self._socket, self._reader, self._out = fresh, protocol.Reader(), bytearray()
         self._tries = 0
         for header in self._on_connect():
-            self.send(header)
+            self.send(header, asked=True)
 
     def flush(self, bound_s: float) -> None:
         """Waits up to ``bound_s`` until the queue is written: for the last words of a process."""

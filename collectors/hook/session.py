@@ -214,7 +214,7 @@ class Session:
 
     def _tell_groups(self) -> None:
         if self._table.refresh():
-            self._link.send(self._groups_frame())
+            self._link.send(self._groups_frame(), asked=True)
 
     def _tick(self) -> None:
         if self._link.connected and not self._gpu_told and self._gpu()[1] is not None:
@@ -233,10 +233,17 @@ class Session:
         self._link.send(self._progress())
 
     def _read_status(self) -> None:
-        for recorder in self._recorders:
-            self._statuses[recorder.name] = status = recorder.status()
-            if self._table.confirm(recorder, status):
-                self._link.send(self._groups_frame())
+        for recorder in list(self._recorders):
+            try:
+                status = recorder.status()
+                changed = self._table.confirm(recorder, status)
+            except Exception as error:  # noqa: BLE001 - an untried torch may dump another way: go on without
+                sys.stderr.write(f"clusterwatch: no {recorder.name} flight recorder: {error!r}\n")
+                self._recorders.remove(recorder)
+                continue
+            self._statuses[recorder.name] = status
+            if changed:
+                self._link.send(self._groups_frame(), asked=True)
 
     def _progress(self) -> dict[str, Any]:
         step = self.steps.step if self.steps is not None else 0
