@@ -72,7 +72,7 @@ class Leader:
         watched_jobs = {int(topic[4:]) for topic in watched if topic.startswith("job:")}
         self._refresh(watched_jobs)
         gateway_ns, nodes = hot.newest_gateway_word_ns(), hot.read_nodes()
-        jobs = {job_id: self._look(layout, now_ns) for job_id, layout in self._layouts.jobs.items()}
+        jobs = self._looks(now_ns)
         self._rates = {job_id: rate for job_id, rate in self._rates.items() if job_id in jobs}
         self._measure(now_ns)
         for cluster in self._layouts.clusters.values():
@@ -91,6 +91,17 @@ class Leader:
         except DatabaseFault as fault:
             log.warning("database_away frames go on with the last known layout reason=%s", fault)
             connection.close()
+
+    def _looks(self, now_ns: int) -> dict[int, states.JobNow]:
+        found: dict[int, states.JobNow] = {}
+        for job_id, layout in self._layouts.jobs.items():
+            try:
+                found[job_id] = self._look(layout, now_ns)
+            except redis.RedisError:
+                raise
+            except Exception:  # noqa: BLE001  one job's damaged numbers must not blind the pages of all others
+                log.exception("job_unreadable job=%d", job_id)
+        return found
 
     def _look(self, layout: JobLayout, now_ns: int) -> states.JobNow:
         ranks = ranks_now.look(layout, hot.read_job(layout.id), now_ns)

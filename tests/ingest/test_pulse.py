@@ -192,6 +192,13 @@ class TestWithTheStack:
         until(lambda: small.frame(topic)["full"]["rank_counts"]["failed"] == 1, 5, small.write)
         assert small.slots()[3] == "failed"
 
+    def test_a_job_with_damaged_numbers_does_not_blind_the_others(self, small: Small, pulses: Any):
+        damaged = Job.objects.create(cluster=small.cluster, key="88214", started_at=timezone.now())
+        pulses()
+        valkey.client().set(valkey.job_key("gw", damaged.pk), b"\x81\xa1a")
+        until(lambda: small.slots() == ["ok"] * 4, START_S, small.write)
+        assert set(small.frame()["full"]["jobs"]) == {str(small.job.pk)}
+
     def test_percentiles_of_the_fleet_are_published_and_kept(self, small: Small, pulses: Any):
         small.write()
         pulses()
