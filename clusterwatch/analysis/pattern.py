@@ -161,6 +161,13 @@ def positions(world: World, ranks: list[int]) -> dict[int, float]:
     return {rank: float(sum(row[role] for role in shared)) for rank, row in per_rank.items()}
 
 
+def next_role(world: World, rank: int) -> str | None:
+    """Role of the group in which the rank's own pattern has its next call; None without a pattern."""
+    tokens, _ = _tokens(world, rank)
+    period = period_of(tokens)
+    return tokens[-period][0] if period is not None else None
+
+
 def last_is_unexpected(world: World, rank: int) -> bool:
     """Whether a rank's newest call breaks the period that its earlier calls keep."""
     tokens, _ = _tokens(world, rank)

@@ -114,7 +114,8 @@ def _oldest_open(view: View, sequence: int) -> bool:
 
 
 def _missing(world: World, rank: int, waits: list[Wait]) -> Root:
-    first = min(waits, key=lambda w: waitfor.issue_key(w.group, w.sequence))
+    role = pattern.next_role(world, rank) if len(waits) > 1 else None
+    first = min(waits, key=lambda w: (w.group.role != role, waitfor.issue_key(w.group, w.sequence)))
     most = len(first.absent) * 2 > len(first.group.members) > 2
     high = first.group.views[rank].high if rank in first.group.views else None
     last = f"its last call there is {high}" if high is not None else "it made no call there"

@@ -59,6 +59,9 @@ def run(args: argparse.Namespace) -> int:
     except FileNotFoundError:
         print(f"clusterwatch: there is nothing at {args.path}", file=sys.stderr)
         return EXIT_NO_INPUT
+    except OSError as error:
+        print(f"clusterwatch: {args.path} cannot be read: {error.strerror}", file=sys.stderr)
+        return EXIT_NO_INPUT
     diagnosis = diagnose(
         Observation(
             traces=found.traces,

@@ -6,7 +6,7 @@ import pytest
 
 from clusterwatch.analysis import Observation
 from clusterwatch.analysis.groups import build
-from clusterwatch.analysis.pattern import breaks, period_of, positions
+from clusterwatch.analysis.pattern import Token, breaks, next_role, period_of, positions
 from tests.analysis.looks import traces
 from tests.data.blocking_job import World
 from tests.data.recorder import name_of, parallel, steps
@@ -86,3 +86,13 @@ def test_an_extra_call_that_its_partner_made_too_is_legal() -> None:
         job.call(rank, name_of(job, "tp", rank))
     steps(job, 4)
     assert breaks(build(Observation(traces=traces(job)))) == []
+
+
+def test_the_next_call_is_told_by_the_ranks_own_pattern() -> None:
+    job = parallel("gloo")
+    steps(job, 4)
+    world = build(Observation(traces=traces(job)))
+    assert next_role(world, 5) == "tp"
+    job.call(5, name_of(job, "tp", 5))
+    job.call(5, name_of(job, "tp", 5))
+    assert next_role(build(Observation(traces=traces(job))), 5) == "dp"

@@ -195,7 +195,7 @@ class TestJoined:
 
 class TestSoftWaits:
     def test_a_rank_held_up_by_its_partners_older_work_is_not_named(self) -> None:
-        """Rank 2 lacks a call of (2, 3), but sits in an exchange with rank 1, which is stuck behind rank 0."""
+        """Rank 2 lacks a call of (2, 3): it sits in an exchange with rank 1, which is stuck behind rank 0."""
         job = Job(4)
         job.group("1", "tp", (0, 1))
         job.group("2", "dp", (2, 3))
