@@ -6,7 +6,7 @@ import pytest
 
 from clusterwatch.analysis import Observation
 from clusterwatch.analysis.groups import build
-from clusterwatch.analysis.pattern import Token, breaks, next_role, period_of, positions
+from clusterwatch.analysis.pattern import breaks, next_role, period_of, positions
 from tests.analysis.looks import traces
 from tests.data.blocking_job import World
 from tests.data.recorder import name_of, parallel, steps
