@@ -1,0 +1,97 @@
+"""Joining of sequences: whatever is sent how often in whatever cuts, each record is stored once."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from django.db import DataError, OperationalError, connection
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from psycopg.errors import DeadlockDetected, ProgramLimitExceeded
+
+from clusterwatch.fleet.models import Cluster, Node
+from clusterwatch.ingest import commit
+from clusterwatch.ingest.apply import Origin
+from clusterwatch.ingest.checks import Checked
+from clusterwatch.store import partitions, series
+from clusterwatch.store.cursors import LaneKey, read
+from clusterwatch.store.models import IngestCursor
+from tests.ingest.client import event
+from tests.ingest.database import select
+
+pytestmark = pytest.mark.django_db
+
+REJECTED = 5
+
+
+@pytest.fixture
+def origin() -> Origin:
+    partitions.ensure_ahead()
+    cluster = Cluster.objects.create(name="tiny")
+    node = Node.objects.create(cluster=cluster, name="n1", machine_id="m")
+    return Origin("tiny", "n1", "epoch", cluster.pk, node.pk)
+
+
+def checked(number: int) -> Checked:
+    """Every record is an event with its number; number ``REJECTED`` is a bad one."""
+    if number == REJECTED:
+        return Checked(number, 1, reason="bad")
+    return Checked(number, 1, record=event(number))
+
+
+def batch(origin: Origin, numbers: list[int]) -> commit.LaneBatch:
+    return commit.LaneBatch(origin, "urgent", [checked(number) for number in numbers])
+
+
+deliveries = st.lists(
+    st.tuples(st.integers(1, 12), st.integers(1, 12)).map(lambda ends: list(range(min(ends), max(ends) + 1))),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(groups=st.lists(deliveries, min_size=1, max_size=4), fails=st.sets(st.integers(0, 3)))
+def test_any_overlap_of_deliveries_stores_each_record_once(
+    origin: Origin, groups: list[list[list[int]]], fails: set[int]
+) -> None:
+    IngestCursor.objects.all().delete()
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM event")
+    position, expected = 0, []
+    for number, group in enumerate(groups):
+        outcome = commit.commit([batch(origin, numbers) for numbers in group], series.PartitionCache())
+        if number in fails:
+            # The commit's fate was unknown to the caller: it tries the very same again.
+            again = commit.commit([batch(origin, numbers) for numbers in group], series.PartitionCache())
+            assert again.stored_count == 0
+        for numbers, result in zip(group, outcome.lanes, strict=True):
+            expected += [n for n in numbers if n > position and n != REJECTED]
+            fresh = [n for n in numbers if n > position]
+            assert [sequence for sequence, _ in result.rejects] == [n for n in fresh if n == REJECTED]
+            position = max([position, *numbers])
+            assert result.committed == position
+    assert select("SELECT sequence FROM event ORDER BY sequence") == expected
+    key = LaneKey("tiny", "n1", "epoch", "urgent")
+    assert read([key]) == {key: position}
+    assert IngestCursor.objects.get().stored_count == len(expected)
+
+
+def test_a_partition_dropped_under_us_is_made_again(origin: Origin) -> None:
+    cache = series.PartitionCache()
+    commit.commit([batch(origin, [1])], cache)
+    table = partitions.TABLES["event"]
+    with connection.cursor() as cursor:
+        cursor.execute(f'DROP TABLE "{table.partition_name(table.start_of(time.time_ns()))}"')
+    outcome = commit.commit([batch(origin, [2])], cache)
+    assert outcome.lanes[0].rejects == []
+    assert select("SELECT sequence FROM event") == [2]
+
+
+def test_a_lost_connection_is_told_from_a_bad_record() -> None:
+    assert commit.is_away(OperationalError("server closed the connection"))
+    assert commit.is_away(DeadlockDetected())
+    assert not commit.is_away(ProgramLimitExceeded())
+    assert not commit.is_away(DataError())
+    assert not commit.is_away(ValueError())
