@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL and Valkey of a test run, in a temporary folder of its own, one pair per process."""
+"""The embedded PostgreSQL and Valkey of a test run: one pair per process, in a temporary folder."""
 
 from __future__ import annotations
 

@@ -53,9 +53,12 @@ def read_settings(environ: Mapping[str, str], demo_gpus: int | None = None) -> S
     try:
         web = Address(*environment.bind("BIND", DEFAULT_BIND, environ))
         gateway = Address(*environment.bind("GATEWAY_BIND", DEFAULT_GATEWAY_BIND, environ))
+        tls = environment.gateway_tls(environ) is not None
         return Settings(
             web=web,
             gateway=gateway,
+            gateway_url=environ.get("CLUSTERWATCH_GATEWAY_URL")
+            or f"{'wss' if tls else 'ws'}://{Address(gateway.reachable_host, gateway.port)}",
             public_url=environ.get("CLUSTERWATCH_URL") or f"http://{Address(web.reachable_host, web.port)}",
             demo_gpus=_demo_gpus(environ)
             if demo_gpus is None

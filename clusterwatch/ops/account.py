@@ -58,7 +58,7 @@ def server_account() -> Account | None:
 
 
 def can_reach(path: Path, account: Account | None) -> bool:
-    """Whether the account may enter every folder above `path`; one that is not there yet will be ours to open."""
+    """Whether the account may enter every folder above `path`; one not there yet will be ours to open."""
     if account is None:
         return True
     return all(_may_enter(folder, account) for folder in path.absolute().parents if folder.exists())

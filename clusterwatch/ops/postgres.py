@@ -24,7 +24,7 @@ from psycopg import sql
 from clusterwatch.ops.account import Account, can_reach, server_account
 from clusterwatch.ops.binaries import Binaries, find_postgres
 from clusterwatch.ops.errors import OpsError, ServerFailed
-from clusterwatch.ops.proc import process_cwd, send_signal
+from clusterwatch.ops.proc import all_processes, process_cwd, send_signal
 from clusterwatch.ops.state import SECRET_MODE, StateFolder, explained, socket_folder
 from collectors.config import INSTALLED_STATE_DIR
 
@@ -177,10 +177,9 @@ def clear_leftover(data_dir: Path, grace_s: float = LEFTOVER_GRACE_S) -> None:
 
 
 def _processes_in(data_dir: Path) -> list[int]:
-    """Process ids that work inside the data folder (the postmaster and its children)."""
+    """The postmaster and its children; somebody's shell in that folder is none of them."""
     wanted = data_dir.resolve()
-    pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
-    return [pid for pid in pids if process_cwd(pid) == wanted]
+    return [p.pid for p in all_processes() if p.name == "postgres" and process_cwd(p.pid) == wanted]
 
 
 def _home(state: StateFolder, account: Account | None) -> Path:

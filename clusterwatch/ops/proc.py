@@ -17,6 +17,7 @@ class ProcessInfo:
     """What the kernel says about one process."""
 
     pid: int
+    name: str
     state: str
     parent_pid: int
     group_id: int
@@ -35,8 +36,11 @@ def read_process(pid: int) -> ProcessInfo | None:
     except OSError:
         return None
     # The command name may hold blanks and parentheses; the fields start after the last one.
-    fields = text.rpartition(")")[2].split()
-    return ProcessInfo(pid, fields[0], int(fields[1]), int(fields[2]), int(fields[19]))
+    head, _, rest = text.rpartition(")")
+    fields = rest.split()
+    return ProcessInfo(
+        pid, head.partition("(")[2], fields[0], int(fields[1]), int(fields[2]), int(fields[19])
+    )
 
 
 def is_same_process(pid: int, start_ticks: int) -> bool:

@@ -67,7 +67,7 @@ class Supervisor:
         deadline_s = time.monotonic() + self.start_limit_s
         self._write()
         while not self._stop_asked:
-            self._look()
+            self.look()
             late = time.monotonic() > deadline_s
             self._give_up_on_required(late)
             if late or all(map(self._is_settled, self.children.values())):
@@ -81,7 +81,7 @@ class Supervisor:
     def watch(self) -> None:
         """Keeps everything running until a stop is asked for."""
         while not self._stop_asked:
-            self._look()
+            self.look()
             steady = all(child.is_up for child in self.children.values())
             time.sleep(LOOK_EVERY_WHEN_READY_S if steady else LOOK_EVERY_S)
 
@@ -99,7 +99,8 @@ class Supervisor:
         self.phase = "stopped"
         self._write()
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Looks once at every process: starts what is due, notices what ended or became ready."""
         changed = False
         for child in self.children.values():
             if self._is_due(child):

@@ -33,12 +33,16 @@ from collectors.config import default_hook_socket
 ENDPOINTS_FILE = "endpoints.json"
 LOCK_FILE = "supervisor.lock"
 DETACHED_START_LIMIT_S = 150.0
+# What is kept in files of the state folder and must not stand in a process environment as well.
+SECRET_VARIABLES = frozenset(
+    f"CLUSTERWATCH_{name}" for name in ("DATABASE_URL", "VALKEY_URL", "SECRET_KEY", "ADMIN_PASSWORD", "TOKEN")
+)
 STOP_LIMIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a person may choose.
+    """What a person may choose. The URLs are those clients use, the addresses those we bind.
 
     `database_url`, `valkey_url`: servers of their own, "" for the embedded ones. `secrets`: values given for
     `secret_key` and `admin_password`; what is not given is made once and kept.
@@ -47,6 +51,7 @@ class Settings:
     web: Address
     gateway: Address
     public_url: str
+    gateway_url: str
     demo_gpus: int
     database_url: str = ""
     valkey_url: str = ""
@@ -220,13 +225,12 @@ def _server_specs(postgres: PostgresServer | None, valkey: ValkeyServer | None) 
 def _environment(
     state: StateFolder, settings: Settings, environ: Mapping[str, str], postgres: PostgresServer | None
 ) -> dict[str, str]:
-    """The environment of every process: ours without foreign settings, plus where everything is."""
+    """The environment of every process: ours without secrets and without what would lead it elsewhere."""
     inherited = {
         name: value
         for name, value in environ.items()
-        if not name.startswith(("CLUSTERWATCH_", "PG", "DJANGO_")) or name == "CLUSTERWATCH_LOG_LEVEL"
+        if not name.startswith(("PG", "DJANGO_")) and name not in SECRET_VARIABLES
     }
-    gateway = Address(settings.gateway.reachable_host, settings.gateway.port)
     own = {
         "STATE_DIR": str(state.root),
         "DATABASE_URL_FILE": str(state.secret_path("database_url")),
@@ -236,7 +240,7 @@ def _environment(
         "URL": settings.public_url,
         "BIND": str(settings.web),
         "GATEWAY_BIND": str(settings.gateway),
-        "GATEWAY_URL": f"ws://{gateway}",
+        "GATEWAY_URL": settings.gateway_url,
         "POSTGRES_HOME": str(postgres.home) if postgres else "",
     }
     return (
@@ -246,10 +250,9 @@ def _environment(
 
 def _write_endpoints(state: StateFolder, settings: Settings) -> None:
     """Where a node agent, a training job and a browser of this machine find us; holds no secret."""
-    gateway = Address(settings.gateway.reachable_host, settings.gateway.port)
     endpoints = {
         "web_url": settings.public_url,
-        "gateway_url": f"ws://{gateway}",
+        "gateway_url": settings.gateway_url,
         "hook_socket": str(default_hook_socket(state.root)),
         "enrolment_token_file": str(state.secret_path("enrolment_token")),
     }

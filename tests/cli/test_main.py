@@ -101,6 +101,15 @@ def test_the_address_printed_is_the_one_to_open() -> None:
     assert read_settings({"CLUSTERWATCH_URL": "https://watch.example"}).public_url == "https://watch.example"
 
 
+def test_agents_of_this_machine_reach_a_gateway_bound_to_every_address() -> None:
+    settings = read_settings({"CLUSTERWATCH_GATEWAY_BIND": "0.0.0.0:9001"})
+    assert settings.gateway_url == "ws://127.0.0.1:9001"
+    assert (
+        read_settings({"CLUSTERWATCH_GATEWAY_URL": "wss://watch.example"}).gateway_url
+        == "wss://watch.example"
+    )
+
+
 def test_benches_that_are_offered_can_be_called() -> None:
     import importlib
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from clusterwatch.ops import doctor
 from clusterwatch.ops.doctor import CHECKS, Finding, Level, Subject, examine, exit_code
 from clusterwatch.ops.processes import Address
 
@@ -70,11 +71,10 @@ def test_a_server_of_ones_own_needs_no_binaries(tmp_path: Path, free: Address) -
 def test_a_little_disk_warns_and_almost_none_is_critical(
     tmp_path: Path, free: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage = type("Usage", (), {"free": 2**30})
-    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda place: usage)
-    assert finding("disk", subject(tmp_path, free)).level is Level.WARN
-    usage.free = 2**20
-    assert finding("disk", subject(tmp_path, free)).level is Level.CRIT
+    for free_bytes, level in ((2**40, Level.OK), (2**30, Level.WARN), (2**20, Level.CRIT)):
+        usage = SimpleNamespace(free=free_bytes)
+        monkeypatch.setattr(shutil, "disk_usage", lambda place, usage=usage: usage)
+        assert finding("disk", subject(tmp_path, free)).level is level
 
 
 def test_a_check_that_cannot_look_says_unknown(
@@ -87,7 +87,7 @@ def test_a_check_that_cannot_look_says_unknown(
     assert finding("memory", subject(tmp_path, free)).level is Level.UNKNOWN
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+@pytest.mark.root
 def test_a_state_folder_of_another_user_is_critical(tmp_path: Path, free: Address) -> None:
     folder = tmp_path / "theirs"
     folder.mkdir()

@@ -20,7 +20,6 @@ from tests.stack import Stack, plan_stack
 
 pytestmark = pytest.mark.stack
 
-AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root lends an account")
 DEBIAN_POSTGRES = Path("/usr/lib/postgresql/15/bin")
 
 
@@ -92,7 +91,7 @@ def test_folders_keep_their_rights(own_stack: Stack) -> None:
     assert stat.S_IMODE(own_stack.postgres.data_dir.stat().st_mode) == 0o700
 
 
-@AS_ROOT
+@pytest.mark.root
 def test_root_lends_an_account_that_is_not_root(own_stack: Stack) -> None:
     status = Path(f"/proc/{own_stack.pid('postgres')}/status").read_text()
     uids = next(line for line in status.splitlines() if line.startswith("Uid:")).split()[1:]
@@ -102,7 +101,7 @@ def test_root_lends_an_account_that_is_not_root(own_stack: Stack) -> None:
     assert "0" not in groups
 
 
-@AS_ROOT
+@pytest.mark.root
 def test_parent_folders_that_are_closed_stay_closed_and_the_data_goes_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,7 +116,7 @@ def test_parent_folders_that_are_closed_stay_closed_and_the_data_goes_elsewhere(
     assert plan_postgres(state, os.environ).home == server.home, "the next start must find the same data"
 
 
-@AS_ROOT
+@pytest.mark.root
 def test_binaries_the_account_cannot_read_are_copied_beside_the_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +174,18 @@ def test_a_server_left_running_is_stopped_before_the_next_start(own_stack: Stack
     assert left.wait(10) == 0, "a fast shutdown, not a kill"
     own_stack.start_postgres()
     assert read_numbers(own_stack) == [1]
+
+
+def test_a_shell_in_the_data_folder_is_left_alone(own_stack: Stack) -> None:
+    own_stack.kill("postgres")
+    identity = own_stack.postgres.account.identity() if own_stack.postgres.account else {}
+    shell = subprocess.Popen(["/bin/sleep", "60"], cwd=own_stack.postgres.data_dir, **identity)
+    try:
+        own_stack.start_postgres()
+        assert shell.poll() is None
+    finally:
+        shell.kill()
+        shell.wait()
 
 
 def test_a_half_made_data_folder_is_made_anew(tmp_path: Path) -> None:

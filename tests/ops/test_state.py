@@ -57,7 +57,7 @@ def test_damaged_json_reads_as_missing(tmp_path: Path) -> None:
     assert json.loads((state.root / "status.json").read_text()) == {"phase": "ready"}
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+@pytest.mark.root
 def test_a_folder_of_another_user_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "theirs"
     folder.mkdir()

@@ -102,7 +102,12 @@ def test_a_process_that_is_killed_starts_again(supervisor: Make, state: StateFol
     first_pid = child.pid
     assert first_pid
     os.kill(first_pid, signal.SIGKILL)
-    wait_until(lambda: (own._look(), child.is_up and child.pid != first_pid)[1])
+
+    def is_back() -> bool:
+        own.look()
+        return child.is_up and child.pid != first_pid
+
+    wait_until(is_back)
     assert child.restart_count == 1
     assert any("SIGKILL" in line and "worker" in line for line in said)
     own.stop()
@@ -243,10 +248,10 @@ def test_sigterm_stops_everything_it_started(
 def test_after_kill_9_of_the_supervisor_all_it_left_is_found_and_stopped(
     state: StateFolder, other_supervisor: subprocess.Popen[str]
 ) -> None:
+    wait_until(lambda: len(leftovers(state)) == 3)
     other_supervisor.kill()
     other_supervisor.wait()
-    found = leftovers(state)
-    assert sorted(found.values()) == ["child", "parent", "single"]
+    assert sorted(leftovers(state).values()) == ["child", "parent", "single"]
     assert read_status(state)[0] == "killed"
     assert stop_leftovers(state) == 3
     assert leftovers(state) == {}
