@@ -7,19 +7,19 @@ served in ``PHASES`` groups spread over the second, as real agents are.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from clusterwatch.simulate import topology
 from clusterwatch.simulate.line import Line, credential_folder
 from clusterwatch.simulate.telemetry import MINUTE_NS, Telemetry
-from clusterwatch.simulate.training import RunningJob, plan
+from clusterwatch.simulate.training import Run, RunningJob, plan
 from collectors.clock import Clock, SystemClock
 from collectors.config import AgentConfig
 from collectors.minute import spread_s
@@ -57,10 +57,9 @@ class Cluster:
         self._settings = settings
         self._clock = clock or SystemClock()
         self.nodes = topology.build(settings.gpu_count, settings.seed)
-        started_ns = _started_ns(settings, self._clock.now_ns())
+        run = _run_of(settings, self._clock.now_ns())
         self._jobs = [
-            RunningJob(job, self.nodes, started_ns, settings.seed)
-            for job in plan(len(self.nodes), settings.seed)
+            RunningJob(job, self.nodes, run, settings.seed) for job in plan(len(self.nodes), settings.seed)
         ]
         self._job_of: list[tuple[RunningJob, int] | None] = [None] * len(self.nodes)
         for job in self._jobs:
@@ -201,16 +200,28 @@ def _steps(job: RunningJob, node: int, start_ns: int, end_ns: int, now_ns: int) 
         )
 
 
-def _started_ns(settings: Settings, now_ns: int) -> int:
-    """When the simulated jobs began: kept, so that their steps go on rising over restarts.
+def _run_of(settings: Settings, now_ns: int) -> Run:
+    """The run of the simulated jobs: kept, so that their steps go on rising over restarts.
 
+    A cluster of another size cannot go on with the same ranks: its jobs begin their next attempt.
     Raises ``OSError``.
     """
     folder = settings.root / "simulator" / settings.cluster
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = folder / f"started-{settings.seed}-{settings.gpu_count}.json"
+    path = folder / f"run-{settings.seed}.json"
+    attempt = 0
     try:
-        return int(json.loads(path.read_text(encoding="utf-8"))["started_ns"])
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        path.write_text(json.dumps({"started_ns": now_ns}) + "\n", encoding="utf-8")
-        return now_ns
+        kept = msgspec.json.decode(path.read_bytes(), type=_KeptRun)
+        if kept.gpu_count == settings.gpu_count:
+            return Run(kept.attempt, kept.started_ns)
+        attempt = kept.attempt + 1
+    except (FileNotFoundError, msgspec.MsgspecError):
+        log.info("simulated jobs begin anew")
+    path.write_bytes(msgspec.json.encode(_KeptRun(settings.gpu_count, attempt, now_ns)))
+    return Run(attempt, now_ns)
+
+
+class _KeptRun(msgspec.Struct):
+    gpu_count: int
+    attempt: int
+    started_ns: int

@@ -87,13 +87,22 @@ def _pipeline(node_count: int) -> int:
     return next((p for p in (16, 8, 4, 2) if node_count % p == 0 and node_count // p >= 2), 1)
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Which attempt of the jobs runs, and since when."""
+
+    attempt: int
+    started_ns: int
+
+
 class RunningJob:
     """A job that trains. Rows are its ranks in order, so each node holds ``GPUS_PER_NODE`` rows in a row."""
 
-    def __init__(self, job: JobPlan, nodes: tuple[SimulatedNode, ...], started_ns: int, seed: int) -> None:
+    def __init__(self, job: JobPlan, nodes: tuple[SimulatedNode, ...], run: Run, seed: int) -> None:
         """``nodes``: of the whole cluster."""
         self.plan = job
-        self.started_ns = started_ns
+        self.started_ns = run.started_ns
+        self._attempt = run.attempt
         self._nodes = nodes[job.first_node : job.first_node + job.node_count]
         random = np.random.default_rng([seed, int(job.key)])
         self._lag_s = random.uniform(0.0, _LAG_MAX_S, job.world_size)
@@ -117,7 +126,7 @@ class RunningJob:
             )  # fmt: skip
 
     def rank_id(self, rank: int) -> RankId:
-        return RankId(job=self.plan.key, rank=rank)
+        return RankId(job=self.plan.key, rank=rank, attempt=self._attempt)
 
     def progress(self, node: int, now_ns: int) -> HotProgress:
         """Hot progress of one node's ranks at a moment. Cost: a few numpy calls on 8 rows."""

@@ -6,6 +6,7 @@ import stat
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -129,12 +130,24 @@ async def test_a_stop_says_bye_on_every_line(tmp_path: Path):
         assert sorted(gateway.byes) == ["gpu-r001-n01", "gpu-r001-n02"]
 
 
-def test_jobs_go_on_where_they_were_after_a_restart(tmp_path: Path):
-    before, after = (Cluster(Settings("simulated", 16, 0, tmp_path, "ws://127.0.0.1:1")) for _ in range(2))
-    assert before._jobs[0].started_ns == after._jobs[0].started_ns
-    (damaged,) = (tmp_path / "simulator" / "simulated").glob("started-*.json")
-    damaged.write_text("{")
-    assert Cluster(Settings("simulated", 16, 0, tmp_path, "ws://127.0.0.1:1"))._jobs[0].started_ns > 0
+async def ranks_said(gateway: FakeGateway, root: Path, gpu_count: int) -> set[tuple[int, int, int]]:
+    """(attempt, world size, start) that the processes of a cluster's first node say of themselves."""
+    gateway.kept.clear()
+    async with living(Cluster(replace(settings(gateway, root), gpu_count=gpu_count))):
+        await until(lambda: len(gateway.records_of(records.RankInventory)) >= gpu_count // 2)
+    said = [r for r in gateway.records_of(records.RankInventory) if r.host == "gpu-r001-n01"]
+    return {(record.id.attempt, record.world_size, record.started_ns) for record in said}
+
+
+async def test_jobs_go_on_where_they_were_and_begin_an_attempt_when_the_size_changes(tmp_path: Path):
+    async with FakeGateway().running() as gateway:
+        ((attempt, _, started_ns),) = await ranks_said(gateway, tmp_path, 16)
+        assert await ranks_said(gateway, tmp_path, 16) == {(attempt, 8, started_ns)}
+        ((next_attempt, world_size, restarted_ns),) = await ranks_said(gateway, tmp_path, 32)
+        assert (next_attempt, world_size) == (attempt + 1, 16) and restarted_ns > started_ns
+        for damaged in (tmp_path / "simulator" / "simulated").glob("run-*.json"):
+            damaged.write_text("{")
+        assert {attempt for attempt, _, _ in await ranks_said(gateway, tmp_path, 32)} == {0}
 
 
 async def test_the_command_lives_until_sigterm_and_ends_with_bye(tmp_path: Path):

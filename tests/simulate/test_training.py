@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from clusterwatch.simulate import topology
-from clusterwatch.simulate.training import GROUPS, RunningJob, plan
+from clusterwatch.simulate.training import GROUPS, Run, RunningJob, plan
 from collectors.wire.records import PHASES
 
 S = 1_000_000_000
@@ -32,7 +32,7 @@ def columns(job: RunningJob, now_ns: int) -> dict[str, np.ndarray]:
 
 def running(gpus: int, place: int = 0) -> RunningJob:
     nodes = topology.build(gpus, seed=0)
-    return RunningJob(plan(len(nodes), 0)[place], nodes, BEGUN, seed=0)
+    return RunningJob(plan(len(nodes), 0)[place], nodes, Run(0, BEGUN), seed=0)
 
 
 @pytest.mark.parametrize("node_count", [1, 2, 3, 7, 8, 64, 256, 3_072])
