@@ -14,9 +14,10 @@ from clusterwatch.analysis.groups import Group, World
 from clusterwatch.analysis.signature import plain
 from clusterwatch.analysis.stacks import user_frame
 
-WINDOW: Final = 400
+_WINDOWS: Final = (400, 200, 120, 60)
 """Newest calls of a rank that are searched for a pattern."""
 _PERIOD_MAX: Final = 128
+"""Calls of one step: a period longer than this would need a ring longer than the windows."""
 _REPEATS_MIN: Final = 3
 
 _FOREIGN_TAIL_MAX: Final = 4
@@ -54,7 +55,7 @@ def _tokens(world: World, rank: int) -> tuple[list[Token], list[int]]:
         site = user_frame(reversed(entries.frames[at]))
         tokens.append((roles[entries.group[at]], entries.op[at], shapes, site))
         places.append(at)
-        if len(tokens) >= WINDOW:
+        if len(tokens) >= _WINDOWS[0]:
             break
     return tokens[::-1], places[::-1]
 
@@ -104,13 +105,44 @@ def _steady(tokens: list[Token]) -> tuple[int, frozenset[Token]] | None:
 def breaks(world: World) -> list[Break]:
     """Ranks with one call too many or too few against the period that most ranks keep.
 
-    Only spoken when at least two ranks keep the pattern exactly and those who break it are fewer.
+    Only spoken when at least two ranks keep the pattern exactly and those who break it are fewer. Tried on
+    shorter and shorter ends of the rings, and without the rarest kinds of call (a barrier of checkpoints),
+    until most ranks keep a pattern.
     """
     sequences = {rank: _tokens(world, rank) for rank in world.traces}
-    steady = {rank: kept for rank, (tokens, _) in sequences.items() if (kept := _steady(tokens)) is not None}
+    for window in _WINDOWS:
+        ends = {rank: (tokens[-window:], places[-window:]) for rank, (tokens, places) in sequences.items()}
+        for rare in _rare_kinds(ends):
+            plain_ends = {rank: _without(rare, *end) for rank, end in ends.items()}
+            judged = {rank: _steady(tokens) for rank, (tokens, _) in plain_ends.items()}
+            steady = {rank: kept for rank, kept in judged.items() if kept is not None}
+            if len(steady) * 2 >= len(sequences) and len(steady) > 1:
+                return _against(world, plain_ends, steady)
+    return []
+
+
+_Kind = tuple[str, str]
+_End = tuple[list[Token], list[int]]
+
+
+def _rare_kinds(ends: dict[int, _End]) -> list[frozenset[_Kind]]:
+    """Nothing, then the rarest kind of call, then the two rarest."""
+    counts = Counter(token[:2] for tokens, _ in ends.values() for token in tokens)
+    rarest = [kind for kind, _ in sorted(counts.items(), key=lambda item: (item[1], item[0]))]
+    return [frozenset(rarest[:number]) for number in range(min(3, len(rarest)))]
+
+
+def _without(rare: frozenset[_Kind], tokens: list[Token], places: list[int]) -> _End:
+    kept = [(token, at) for token, at in zip(tokens, places, strict=True) if token[:2] not in rare]
+    return [token for token, _ in kept], [at for _, at in kept]
+
+
+def _against(
+    world: World, ends: dict[int, _End], steady: dict[int, tuple[int, frozenset[Token]]]
+) -> list[Break]:
     patterns = Counter(steady.values())
     found = []
-    for rank, (tokens, places) in sequences.items():
+    for rank, (tokens, places) in ends.items():
         if rank in steady:
             continue
         for (period, unit), count in sorted(patterns.items(), key=lambda item: (-item[1], item[0][0])):

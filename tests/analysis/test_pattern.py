@@ -96,3 +96,30 @@ def test_the_next_call_is_told_by_the_ranks_own_pattern() -> None:
     job.call(5, name_of(job, "tp", 5))
     job.call(5, name_of(job, "tp", 5))
     assert next_role(build(Observation(traces=traces(job))), 5) == "dp"
+
+
+@pytest.mark.parametrize("every", [2, 3])
+def test_checkpoint_barriers_in_between_do_not_hide_the_extra_call(every: int) -> None:
+    job = parallel("gloo")
+    for number in range(1, 9):
+        for rank in range(8):
+            if rank == 5 and number == 8:
+                job.call(5, name_of(job, "tp", 5))
+        steps(job, 1)
+        if number % every == 0:
+            job.all(op="barrier", size=None)
+    world = build(Observation(traces=traces(job)))
+    assert [(b.rank, b.extra, b.group.desc) for b in breaks(world)] == [(5, True, "tp")]
+
+
+def test_an_evaluation_long_ago_does_not_hide_it_either() -> None:
+    job = parallel("gloo")
+    steps(job, 30)
+    for rank in range(8):
+        for _ in range(7):
+            job.call(rank, name_of(job, "tp", rank))
+    steps(job, 45)
+    job.call(5, name_of(job, "tp", 5))
+    steps(job, 1)
+    world = build(Observation(traces=traces(job)))
+    assert [(b.rank, b.extra) for b in breaks(world)] == [(5, True)]
