@@ -53,37 +53,37 @@ class _Kind:
 _KINDS: Final[Mapping[Reason, _Kind]] = {
     Reason.DIED: _Kind(
         "dead_rank", True, True, 0.95, None, Owner.UNKNOWN,
-        "{who} died and its peers still wait for it",
+        "{who} died and the peers still wait",
         "Read the exit status and last exception of the dead rank, then restart from the last checkpoint.",
     ),
     Reason.NODE_SILENT: _Kind(
         "dead_node", True, True, 0.85, None, Owner.INFRA,
-        "{who} went silent with its whole host and its peers wait for it",
+        "{who} went silent with the whole host and the peers wait",
         "Check the host's power, console and network; drain it and restart from the last checkpoint.",
     ),
     Reason.STOPPED: _Kind(
         "missing_rank", True, False, 0.9, "stopped", Owner.USER,
-        "{who} is stopped (SIGSTOP or a debugger) and its peers wait for it",
+        "{who} stopped (SIGSTOP or a debugger); the peers wait",
         "Find who stopped the process; `kill -CONT PID` lets it go on.",
     ),
     Reason.HOOK_SILENT: _Kind(
         "missing_rank", False, False, 0.5, None, Owner.UNKNOWN,
-        "{who} lives but says nothing: stopped, or its interpreter is held",
+        "not a word from {who}, though alive: stopped, or the interpreter is held",
         "Look at the stack of the silent process once it is here.",
     ),
     Reason.FINISHED: _Kind(
         "missing_rank", False, False, 0.5, "user_code", Owner.USER,
-        "{who} has ended normally while its peers still wait for it",
+        "{who} ended normally while the peers still wait",
         "Compare how many steps each rank runs: one left its loop early.",
     ),
     Reason.BEHIND: _Kind(
         "missing_rank", False, False, 0.5, None, Owner.UNKNOWN,
-        "{who} is behind its peers and in no call; they wait for it",
+        "{who} fell behind the peers, who wait, and joined no other call",
         "Look at the stacks of the suspects once they are here.",
     ),
     Reason.OUTSIDE: _Kind(
         "missing_rank", False, False, 0.4, None, Owner.UNKNOWN,
-        "{who} is in no collective call while the others wait in one",
+        "{who} joined no collective call while the others wait in one",
         "Look at the stacks of the suspects once they are here.",
     ),
     Reason.UNOBSERVED: _Kind(

@@ -158,5 +158,7 @@ LOGGING = {
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    # One tick a second would fill the log with four lines that say nothing.
+    "loggers": {name: {"level": "WARNING"} for name in ("celery.worker.strategy", "celery.app.trace")},
     "root": {"handlers": ["stderr"], "level": os.environ.get("CLUSTERWATCH_LOG_LEVEL", "INFO")},
 }

@@ -91,7 +91,7 @@ def test_nobody_in_a_call_is_outside_collectives() -> None:
 
 def test_the_sentence_is_short_and_names_job_rank_and_host() -> None:
     text = worst(stalled((3, Reason.BEHIND))).summary
-    assert text.startswith("Job run-1 stands still: rank 3 on host-1")
+    assert text.startswith("Job run-1 stands still: rank 3 on host-1 fell behind")
     assert len(text) <= 200
 
 
