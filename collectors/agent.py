@@ -71,6 +71,8 @@ class Agent:
         self._guard = Guard(self._clock)
         self._memory = RankMemory(config.state_dir / "ranks", config.boot_id)
         self._ranks_changed = False
+        self._faults: dict[str, str] = {}
+        """part of the tick -> the fault it has now"""
         self._specs: dict[str, MetricSpec] = {}
         self._values: dict[str, list[float | None]] = {}
         self._supervisor: Supervisor | None = None
@@ -94,7 +96,7 @@ class Agent:
         self._specs = {spec.name: spec for source in chosen for spec in source.metrics}
         self._supervisor = Supervisor(chosen, self._tree, self._clock, self._source_changed)
         self._say_who_we_are()
-        self._remember_ranks()
+        self._recall_ranks()
         sending = loop.create_task(self._sender.run())
         sending.add_done_callback(self._sender_ended)
         on_ready()
@@ -123,14 +125,21 @@ class Agent:
         for part in (
             self._collect,
             self._look_at_ranks,
-            self._keep_minute,
+            self._keep_second,
             self._send_hot,
+            self._close_minutes,
+            self._flush_steps,
+            self._remember_ranks,
+            self._spool.report_drops,
             self._mind_budget,
         ):
             try:
                 part()
-            except Exception:  # noqa: BLE001  one part of the tick must not end the agent
-                log.exception("tick_failed part=%s", part.__name__)
+                self._faults.pop(part.__name__, None)
+            except Exception as error:  # noqa: BLE001  one part of the tick must not end the agent
+                if self._faults.get(part.__name__) != repr(error):  # a full disk is not news each second
+                    log.exception("tick_failed part=%s", part.__name__)
+                self._faults[part.__name__] = repr(error)
 
     def _collect(self) -> None:
         assert self._supervisor is not None
@@ -141,21 +150,25 @@ class Agent:
 
     def _look_at_ranks(self) -> None:
         self._table.look_at_silent()
-        if self._ranks_changed:
-            self._ranks_changed = False
-            self._memory.save(self._table.inventories())
+
+    def _flush_steps(self) -> None:
         if self._ticks % STEPS_EVERY_TICKS == 0:
             self._table.flush_all_steps()
 
-    def _keep_minute(self) -> None:
-        now_ns = self._clock.now_ns()
+    def _remember_ranks(self) -> None:
+        if self._ranks_changed:
+            self._memory.save(self._table.inventories())
+            self._ranks_changed = False
+
+    def _keep_second(self) -> None:
         if self._values:
-            self._minutes.add(now_ns, self._values, self._specs)
+            self._minutes.add(self._clock.now_ns(), self._values, self._specs)
+
+    def _close_minutes(self) -> None:
         if self._ticks % BLOCKS_EVERY_TICKS == 0:
-            for block, path in self._minutes.take_due(now_ns):
+            for block, path in self._minutes.take_due(self._clock.now_ns()):
                 self.emit(block)
                 path.unlink(missing_ok=True)
-        self._spool.report_drops()
 
     def _send_hot(self) -> None:
         cost = AgentCost(
@@ -198,7 +211,7 @@ class Agent:
         self.emit(inventory.inventory(self._config, self._tree, self._clock))
         self._table.resend_inventories()
 
-    def _remember_ranks(self) -> None:
+    def _recall_ranks(self) -> None:
         """Goes on with the ranks of the agent before, and tells the end of those that died meanwhile."""
         living, gone = self._memory.load()
         for inventory_record in living:

@@ -235,7 +235,7 @@ class Spool:
             if segment.last_sequence <= sequence and segment.fd is None
         ]
         if done:
-            self._save()  # before the files go: the numbers must outlive them
+            self._save_numbers()  # before the files go: the numbers must outlive them
             for chain, segment in done:
                 chain.segments.remove(segment)
                 segment.delete()
@@ -323,9 +323,13 @@ class Spool:
         self._save()
 
     def _load_segment(self, chain: Chain, path: Path) -> None:
-        with path.open("rb") as file:
-            data = file.read()
-            os.fsync(file.fileno())  # what a killed agent wrote may be sent from now on
+        try:
+            with path.open("rb") as file:
+                data = file.read()
+                os.fsync(file.fileno())  # what a killed agent wrote may be sent from now on
+        except OSError as error:
+            log.error("spool_file_unreadable file=%s error=%s", path, error)
+            data = bytes(path.stat().st_size)  # as if every byte were damaged
         found = scan(data)
         self._count_damage(chain, path, found)
         if not found.sequences:
@@ -333,7 +337,7 @@ class Spool:
             self._next[chain.lane] = max(
                 self._next[chain.lane], _first_of(path) + found.unreadable_sequences_max
             )
-            path.unlink()
+            path.unlink(missing_ok=True)
             return
         chain.segments.append(Segment(path, found, len(data)))
         after = found.sequences[-1] + 1 + found.unreadable_sequences_max

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -47,6 +48,7 @@ class FakeGateway:
     """Commits what it is sent, exactly as the contract says, and remembers everything."""
 
     port: int = 0
+    tls: ssl.SSLContext | None = None
     stored: dict[tuple[str, str, int], bytes] = field(default_factory=dict)
     """(epoch, lane, sequence) -> payload"""
     acked: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -64,7 +66,12 @@ class FakeGateway:
 
     async def start(self) -> None:
         self._server = await serve(
-            self._serve, "127.0.0.1", self.port, compression=None, max_size=limits.FRAME_MAX_BYTES
+            self._serve,
+            "127.0.0.1",
+            self.port,
+            ssl=self.tls,
+            compression=None,
+            max_size=limits.FRAME_MAX_BYTES,
         )
         self.port = next(iter(self._server.sockets)).getsockname()[1]
 

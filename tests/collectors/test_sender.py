@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
+import ssl
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +32,7 @@ class Bench:
 
     def __init__(self, folder: Path, gateway: FakeGateway, **settings: Any) -> None:
         self.gateway = gateway
-        self.settings = config(folder, gateway.url, **settings)
+        self.settings = config(folder, **({"url": gateway.url} | settings))
         self.settings.state_dir.mkdir(parents=True, exist_ok=True)
         self.spool = Spool(self.settings.state_dir / "spool")
         self.orders: list[records.CaptureOrder] = []
@@ -300,6 +303,36 @@ async def test_a_clean_stop_says_goodbye(bench: Bench, gateway: FakeGateway) -> 
     await until(lambda: bench.sender.connected)
     await bench.stop()
     await until(lambda: gateway.byes == 1)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes its certificate with openssl")
+async def test_over_tls_only_a_gateway_that_proves_its_name_gets_the_records(tmp_path: Path) -> None:
+    certificate, key = tmp_path / "gateway.pem", tmp_path / "gateway.key"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(certificate)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    gateway = FakeGateway(tls=context)
+    await gateway.start()
+    url = f"wss://localhost:{gateway.port}"
+    doubtful = Bench(tmp_path / "a", gateway, url=url)
+    doubtful.start()
+    doubtful.put(1)
+    trusting = Bench(tmp_path / "b", gateway, url=url, gateway_ca=certificate)
+    trusting.start()
+    trusting.put(2)
+    await until(lambda: trusting.arrived() == [2])
+    wrong_name = Bench(tmp_path / "c", gateway, url=f"wss://127.0.0.1:{gateway.port}", gateway_ca=certificate)
+    wrong_name.start()
+    wrong_name.put(3)
+    await asyncio.sleep(0.5)
+    assert len(gateway.hellos) == 1
+    for bench in (doubtful, trusting, wrong_name):
+        await bench.stop()
+    await gateway.stop()
 
 
 def test_tls_verifies_names_and_old_versions_are_refused(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -404,6 +405,49 @@ def test_half_a_record_on_a_full_disk_is_taken_back(tmp_path: Path, monkeypatch:
     again = Spool(tmp_path / "s")
     assert again.unreadable_total == 0
     assert [identity(payload) for _, payload in drain(again, "urgent")][0] == ("event", 2)
+
+
+def test_a_full_disk_does_not_keep_acknowledged_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the disk could never become free again."""
+    spool = Spool(tmp_path / "s", segment_bytes=1_000)
+    for number in range(50):
+        spool.append(event(number, 200))
+    spool.sync()
+
+    def full(path: object, *flags: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "open", full)
+    spool.ack("urgent", 50)
+    monkeypatch.undo()
+    assert len(list((tmp_path / "s").rglob("*.seg"))) == 1
+
+
+def test_a_file_the_disk_cannot_read_costs_its_records_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = Spool(tmp_path / "s")
+    spool.append(event(1))
+    spool.append(block(1))
+    spool.close()
+    real_open = Path.open
+
+    def broken(self: Path, *arguments: Any, **options: Any) -> Any:
+        if self.name.startswith("block"):
+            raise OSError(5, "Input/output error")
+        return real_open(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", broken)
+    again = Spool(tmp_path / "s")
+    assert len(drain(again, "urgent")) == 1
+    again.report_drops()
+    again.sync()
+    assert reported(again) == {"block": 1}
+    number = again.append(block(2))
+    assert number is not None
+    assert number > 1
 
 
 def test_a_new_epoch_keeps_the_records(tmp_path: Path) -> None:
