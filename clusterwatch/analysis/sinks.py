@@ -73,7 +73,7 @@ def _name_sinks(
         sure += busy
     elif quiet and not explained:
         if not stood:
-            roots.append(_unseen_partner(_furthest_behind(world, quiet, absent), quiet, absent))
+            roots.append(_unseen_partner(world, _furthest_behind(world, quiet, absent), quiet, absent))
         elif world.no_dump:
             blind = sorted({*blind, *world.no_dump})
         else:
@@ -113,9 +113,14 @@ def _oldest_open(view: View, sequence: int) -> bool:
     )
 
 
-def _missing(world: World, rank: int, waits: list[Wait]) -> Root:
+def _next_awaited(world: World, rank: int, waits: list[Wait]) -> Wait:
+    """Of the calls a rank lacks, the one its own pattern has next; else the one its peers made first."""
     role = pattern.next_role(world, rank) if len(waits) > 1 else None
-    first = min(waits, key=lambda w: (w.group.role != role, waitfor.issue_key(w.group, w.sequence)))
+    return min(waits, key=lambda w: (w.group.role != role, waitfor.issue_key(w.group, w.sequence)))
+
+
+def _missing(world: World, rank: int, waits: list[Wait]) -> Root:
+    first = _next_awaited(world, rank, waits)
     most = len(first.absent) * 2 > len(first.group.members) > 2
     high = first.group.views[rank].high if rank in first.group.views else None
     last = f"its last call there is {high}" if high is not None else "it made no call there"
@@ -188,12 +193,12 @@ def _furthest_behind(world: World, ranks: list[int], absent: dict[int, list[Wait
 _SUSPECTS_MAX = 8
 
 
-def _unseen_partner(last: Root, ranks: list[int], absent: dict[int, list[Wait]]) -> Root:
+def _unseen_partner(world: World, last: Root, ranks: list[int], absent: dict[int, list[Wait]]) -> Root:
     """Every rank that lacks a call waits by its stack: for a send or receive that gloo does not record.
 
     One of them, or of those in a call with them, broke the exchange.
     """
-    near = {*ranks, *(wait.rank for rank in ranks for wait in absent[rank])}
+    near = {*ranks, *(_next_awaited(world, rank, absent[rank]).rank for rank in ranks)}
     last.verdict, last.named = "p2p_unmatched", ()
     last.suspects = tuple(sorted(near if len(near) <= _SUSPECTS_MAX else ranks))
     last.certainty = 0.4
