@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.pagination import CursorPagination
+from rest_framework.request import Request
 from rest_framework.response import Response
 
 
@@ -16,6 +18,29 @@ class Paging(CursorPagination):
     page_size_query_param = "limit"
     ordering: str | tuple[str, ...] = "-id"
 
+    def get_page_size(self, request: Request) -> int | None:
+        """The page size asked for. Raises ``ValidationError`` on what is no number of 1 to the maximum."""
+        asked = request.query_params.get(self.page_size_query_param)
+        if asked is None:
+            return self.page_size
+        if not (asked.isascii() and asked.isdecimal() and 1 <= int(asked[:9]) <= self.max_page_size):
+            raise ValidationError({"limit": [f"a whole number from 1 to {self.max_page_size}"]})
+        return int(asked)
+
+    def decode_cursor(self, request: Request) -> Any:
+        """The place to go on from. Raises ``ValidationError`` on a made-up one."""
+        try:
+            return super().decode_cursor(request)
+        except NotFound as fault:
+            raise ValidationError({"cursor": ["take it from `next`"]}) from fault
+
+    def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:
+        limit = {"type": "integer", "minimum": 1, "maximum": self.max_page_size, "default": self.page_size}
+        return [
+            {"name": "cursor", "in": "query", "required": False, "schema": {"type": "string"}},
+            {"name": "limit", "in": "query", "required": False, "schema": limit},
+        ]
+
     def get_paginated_response(self, data: Any) -> Response:
         return Response({"results": data, "next": self.get_next_link()})
 
@@ -24,7 +49,7 @@ class Paging(CursorPagination):
             "type": "object",
             "required": ["results", "next"],
             "properties": {
-                "results": {"type": "array", "items": schema},
+                "results": schema,
                 "next": {"type": "string", "nullable": True, "format": "uri"},
             },
         }

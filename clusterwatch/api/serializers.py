@@ -12,8 +12,11 @@ from clusterwatch.jobs.models import Job
 
 
 class ErrorSerializer(serializers.Serializer[Any]):
+    """``fields`` is there when a value was wrong: its name, and what is allowed."""
+
     detail = serializers.CharField()
     code = serializers.CharField()
+    fields = serializers.JSONField(required=False)  # type: ignore[assignment]
 
 
 class ClusterSerializer(serializers.ModelSerializer[Cluster]):
@@ -55,7 +58,7 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
 
 class JobSerializer(serializers.ModelSerializer[Job]):
     cluster = serializers.CharField(source="cluster.name", read_only=True)
-    team = serializers.CharField(source="team.name", read_only=True, default=None)
+    team = serializers.CharField(source="team.name", read_only=True, default=None, allow_null=True)
     step = serializers.SerializerMethodField(help_text="newest step of any rank, null when none was seen")
     last_progress_at = serializers.SerializerMethodField()
     ranks_reported = serializers.SerializerMethodField()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponsePermanentRedirect, JsonResponse
 from django.urls import path, re_path
+from django.views.decorators.csrf import csrf_exempt
 from drf_spectacular.views import SpectacularJSONAPIView
 from rest_framework.permissions import AllowAny
 
 from clusterwatch.api import views
 
 
+@csrf_exempt
 def without_slash(request: HttpRequest, rest: str) -> HttpResponsePermanentRedirect:
     """308 keeps the method and body of a request whose address ends in a slash."""
     query = request.META.get("QUERY_STRING", "")
@@ -18,6 +20,7 @@ def without_slash(request: HttpRequest, rest: str) -> HttpResponsePermanentRedir
     return response
 
 
+@csrf_exempt
 def nothing(request: HttpRequest, rest: str) -> JsonResponse:
     """Any other address below /api/v1/."""
     return JsonResponse({"detail": "There is nothing at this address.", "code": "not_found"}, status=404)
