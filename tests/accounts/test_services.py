@@ -101,4 +101,6 @@ def test_every_act_is_in_the_audit_log_without_the_secret() -> None:
     entries = list(AuditEntry.objects.order_by("id"))
     assert [(e.actor, e.action) for e in entries] == [("ada", "token.create"), ("bob", "token.revoke")]
     assert all(secret not in f"{e.before}{e.after}" for e in entries)
-    assert entries[1].before["revoked_at"] is None and entries[1].after["revoked_at"] is not None
+    before, after = entries[1].before, entries[1].after
+    assert before is not None and after is not None
+    assert before["revoked_at"] is None and after["revoked_at"] is not None

@@ -76,13 +76,12 @@ class Node:
         """The next message; rejects, slows and orders are noted too."""
         raw = await asyncio.wait_for(self.websocket.recv(decode=False), timeout_s)
         message = codec.decode_from_gateway(raw)
-        for kind, kept in (
-            (records.Reject, self.rejects),
-            (records.Slow, self.slows),
-            (records.CaptureOrder, self.orders),
-        ):
-            if isinstance(message, kind):
-                kept.append(message)  # type: ignore[attr-defined]
+        if isinstance(message, records.Reject):
+            self.rejects.append(message)
+        elif isinstance(message, records.Slow):
+            self.slows.append(message)
+        elif isinstance(message, records.CaptureOrder):
+            self.orders.append(message)
         return message
 
     async def acked(self, lane: records.Lane, sequence: int, timeout_s: float = TIMEOUT_S) -> None:

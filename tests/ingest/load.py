@@ -27,6 +27,7 @@ class LoadNode:
     credential: str | None = None
     acked: int = 0
     connections: int = 0
+    slowed_count: int = 0
     cut: bool = False
     """set by a test: leave this connection without a word and make another"""
     broken_promises: list[str] = field(default_factory=list)
@@ -78,6 +79,8 @@ class LoadNode:
             message = await node.next(60)
             if isinstance(message, records.Ack):
                 self.acked = max(self.acked, message.sequence)
+            elif isinstance(message, records.Slow):
+                self.slowed_count += 1
 
 
 async def run_all(nodes: list[LoadNode], timeout_s: float) -> None:

@@ -87,6 +87,7 @@ async def test_a_killed_database_loses_and_doubles_nothing(cluster: Cluster) -> 
 
     await cluster.run_while(kill_postgres, 90)
     await cluster.check()
+    assert all(node.slowed_count for node in cluster.nodes), "nobody was told to slow down"
 
 
 @pytest.mark.stack

@@ -133,7 +133,10 @@ async def test_metrics_go_to_the_slots_of_their_node(gateway: Gateway, enrolment
 
 
 async def link_of(node_state: int) -> hot.NodeStates:
-    return await until(lambda: n if (n := hot.read_nodes()).link.tolist() == [node_state] else None)
+    nodes: hot.NodeStates = await until(
+        lambda: n if (n := hot.read_nodes()).link.tolist() == [node_state] else None
+    )
+    return nodes
 
 
 async def test_tells_a_clean_stop_from_a_death(gateway: Gateway, node: Node) -> None:
