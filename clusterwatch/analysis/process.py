@@ -42,10 +42,30 @@ def evidence(observation: Observation, stale: frozenset[int] = frozenset()) -> E
     return Evidence(
         lost=lost,
         waits_by_stack=frozenset(rank for rank, what in doing.items() if what.waits),
-        busy_by_stack={rank: what.cause or "" for rank, what in doing.items() if not what.waits},
+        busy_by_stack=_busy_phases(observation, doing)
+        | {rank: what.cause or "" for rank, what in doing.items() if not what.waits},
         stale=stale,
         hosts={rank: fact.host for rank, fact in observation.facts.items()},
     )
+
+
+_BUSY_PHASES: Final = frozenset({"data_loading", "checkpoint", "compile"})
+"""Phases of the hook in which a rank is outside of any collective."""
+_LONG_PHASE_S: Final = 1.0
+
+
+def _busy_phases(observation: Observation, doing: dict[int, stacks.Doing]) -> dict[int, str]:
+    """Ranks that their hook has seen in such a phase for long, where no stack tells."""
+    running = (ProcessState.RUNNING, ProcessState.BLOCKED)
+    return {
+        rank: fact.phase
+        for rank, fact in sorted(observation.facts.items())
+        if rank not in doing
+        and fact.process in running
+        and fact.phase in _BUSY_PHASES
+        and fact.phase is not None
+        and (fact.phase_s or 0.0) >= _LONG_PHASE_S
+    }
 
 
 def _lost(fact: RankFacts) -> Root | None:

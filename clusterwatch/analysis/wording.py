@@ -175,6 +175,19 @@ def _stack_lines(observation: Observation, evidence: Evidence, root: Root, why: 
             root.cause = what.cause
         if what.place:
             why.append(f"rank {one.rank} is in {what.place}")
+    _phase_lines(observation, evidence, root, why)
+
+
+def _phase_lines(observation: Observation, evidence: Evidence, root: Root, why: list[str]) -> None:
+    """Where no stack tells, the phase that the hook reported does."""
+    for rank in root.named:
+        fact, busy = observation.facts.get(rank), evidence.busy_by_stack.get(rank)
+        if fact is None or not busy or fact.phase != busy:
+            continue
+        if root.cause is None and root.verdict in ("missing_rank", "p2p_unmatched"):
+            root.cause = busy
+        if fact.phase_s is not None:
+            why.append(f"rank {rank} has been in phase {busy} for {duration(fact.phase_s)}")
 
 
 def _culprit(fact: RankFacts | None, rank: int) -> Culprit:

@@ -91,3 +91,22 @@ def test_nobody_in_a_call_is_outside_collectives() -> None:
 def test_offline_recorded_stacks_are_no_evidence_of_what_a_rank_does() -> None:
     found = look(World("data_loader", 5).run(), stacks=(stack(5, WAITING, "recorder"),))
     assert said(found) == ("missing_rank", (5,), ())
+
+
+def test_the_hooks_phase_gives_the_cause_where_no_stack_came() -> None:
+    loading = {"phase": "data_loading", "phase_s": 9.0}
+    found = live(World("data_loader", 5).run(), facts=facts({5: loading}))
+    assert said(found) == ("missing_rank", (5,), ()) and found.worst.cause == "data_loading"
+    assert "rank 5 has been in phase data_loading for 9 s" in found.worst.why
+
+
+def test_a_stack_beats_the_phase() -> None:
+    loading = {"phase": "data_loading", "phase_s": 9.0}
+    found = live(World("data_loader", 5).run(), facts=facts({5: loading}), stacks=(stack(5, SPINNING),))
+    assert found.worst.cause == "user_code"
+
+
+def test_the_phase_of_a_rank_whose_agent_is_gone_is_old_news() -> None:
+    old = {"phase": "data_loading", "phase_s": 9.0, **GONE}
+    found = live(World("data_loader", 5).run(), without=(5,), facts=facts({5: old}))
+    assert said(found) == ("suspect_no_dump", (), (5,))
