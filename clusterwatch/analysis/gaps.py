@@ -28,7 +28,8 @@ QUANTILE: Final = 0.999
 OPEN_FACTOR: Final = 3.0
 SUSPECT_FACTOR: Final = 1.5
 SUSPECT_AT_LEAST_S: Final = 2.5
-HISTORY_MIN_GAPS: Final = 10
+HISTORY_MIN_GAPS: Final = 5
+"""Gaps are counted once a second at most: five seconds of motion make a history."""
 
 STEP_PHASES: Final = frozenset({"train", "data_loading", "gc"})
 """Parts of an ordinary step: they share its history, and suspicion is not held back in them."""

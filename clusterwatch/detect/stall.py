@@ -89,16 +89,8 @@ def _judge(scene: Scene, state: WorldState, incident: Incident, sighting: Sighti
     """Analyses what there is, unless it is what was analysed before."""
     found = captures.answers(memory.capture_ids, memory.captured_ns, scene.now_ns)
     stall_s = state.stall_s(scene.now_ns)
-    basis = "|".join(
-        (
-            found.basis,
-            fate(scene),
-            str(state.suspects),
-            str(state.reasons),
-            str(state.since_ns),
-            _age(stall_s),
-        )
-    )
+    parts = (found.basis, fate(scene), str(state.suspects), str(state.reasons), _age(stall_s))
+    basis = "|".join(parts)
     if basis == memory.basis:
         services.confirm(incident.pk, scene.now_ns)
         return

@@ -42,9 +42,9 @@ def test_without_history_the_default_of_the_phase_holds_and_says_so() -> None:
     assert found.source == "default for train, no history yet"
 
 
-def test_nine_gaps_are_no_history_ten_are() -> None:
-    assert "no history" in limits("train", history_of(*[1.0] * 9)).source
-    assert "its own gaps" in limits("train", history_of(*[1.0] * 10)).source
+def test_four_gaps_are_no_history_five_are() -> None:
+    assert "no history" in limits("train", history_of(*[1.0] * 4)).source
+    assert "its own gaps" in limits("train", history_of(*[1.0] * 5)).source
 
 
 def test_a_job_with_short_gaps_is_opened_after_10_s_and_suspected_after_2_5() -> None:
