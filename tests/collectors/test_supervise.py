@@ -50,9 +50,18 @@ class Bench:
     def second(self) -> list[str]:
         """One tick, and the time the threads need for what it began; names of the sources that gave data."""
         names = [source.name for source, _ in self.supervisor.tick()]
-        time.sleep(0.03)
+        self.settle()
         self.clock.advance(1.0)
         return names
+
+    def settle(self) -> None:
+        """Waits for the threads of the sources that do not hang."""
+        end_s = time.monotonic() + 5
+        for runner in self.supervisor._runners:
+            source = runner.source
+            assert isinstance(source, Scripted)
+            while source.gate.is_set() and runner._started_s is not None and time.monotonic() < end_s:
+                time.sleep(0.001)
 
     def seconds(self, count: int) -> list[list[str]]:
         return [self.second() for _ in range(count)]
@@ -96,7 +105,7 @@ def test_a_source_that_hangs_is_told_once_and_the_other_goes_on(bench: Bench) ->
     assert bench.supervisor.status()["bad"].startswith("hangs")
     looks = bench.bad.looks
     bench.bad.gate.set()
-    time.sleep(0.05)
+    bench.settle()
     bench.seconds(3)
     assert bench.bad.looks > looks
     assert bench.told[-1] == ("bad", "gives data again", False)
