@@ -10,7 +10,6 @@ import importlib.util
 import os
 import shutil
 import signal
-import warnings
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import FrameType
@@ -84,10 +83,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure() -> None:
     """Sets Django up; pytest-django does so only for settings that were named before this file was read."""
-    try:
-        django.setup()
-    except Exception as fault:
-        warnings.warn(f"Django does not start: {fault!r}", stacklevel=1)
+    django.setup()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    """Workers must not inherit the settings: they would read them, with our servers, before this file."""
+    del os.environ["DJANGO_SETTINGS_MODULE"]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
