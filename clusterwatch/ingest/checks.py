@@ -98,6 +98,9 @@ def _is_expired(t_ns: int, now_ns: int, retention_ns: int) -> bool:
 
 
 def _check_content(record: records.Spooled) -> records.Spooled:
+    if isinstance(record, records.Block):
+        _check_block(record)
+        return record
     clean: records.Spooled = _cleaned("record", record)
     checker = _CHECKERS.get(type(clean))
     if checker is not None:
@@ -179,7 +182,14 @@ def _check_steps(record: records.Steps) -> None:
 
 
 def _check_block(record: records.Block) -> None:
+    """``verify`` bounds every number, and the rollup's names are the header's: names are left to look at.
+
+    A fleet sends 51 blocks a second, so none is walked value by value a second time.
+    """
     blocks.verify(record)
+    for metric in record.metrics:
+        check_name("a metric", metric.name)
+        check_name("a unit", metric.unit)
     if not zstandard.get_frame_parameters(record.data).has_checksum:
         raise Rejected("the block has no checksum")
 
@@ -205,7 +215,6 @@ def _check_dropped(record: records.Dropped) -> None:
 _CHECKERS: Final[dict[type, Any]] = {
     records.RankInventory: _check_rank_inventory,
     records.Steps: _check_steps,
-    records.Block: _check_block,
     records.Trace: _check_trace,
     records.Stacks: _check_stacks,
     records.Dropped: _check_dropped,

@@ -72,6 +72,8 @@ def test_a_sound_record_is_stored(record: Any) -> None:
     [
         (block(minute_ns=MINUTE_NS + 1), "minute"),
         (block(codec="zip"), "codec"),
+        (block(metrics=[records.BlockMetric("a\nb", "W", 1.0, 2, 60)], rollup={}), "control characters"),
+        (block(metrics=[records.BlockMetric("a", "\x07", 1.0, 2, 60)], rollup={}), "control characters"),
         (block(data=b"rubbish"), "damaged"),
         (block(data=zstandard.ZstdCompressor(write_checksum=False).compress(bytes(960))), "no checksum"),
         (block(data=zstandard.ZstdCompressor(write_checksum=True).compress(bytes(959))), "length"),
