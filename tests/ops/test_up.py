@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import stat
+import uuid
 from pathlib import Path
 
 import pytest
@@ -28,8 +29,9 @@ def free_address() -> Address:
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> StateFolder:
-    return StateFolder.open(tmp_path / "state")
+def state() -> StateFolder:
+    """A state folder below this run's own: pytest's are closed to the account PostgreSQL runs as."""
+    return StateFolder.open(Path(os.environ["CLUSTERWATCH_STATE_DIR"]) / uuid.uuid4().hex)
 
 
 def settings(**changes: object) -> Settings:
