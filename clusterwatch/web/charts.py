@@ -60,26 +60,32 @@ def step_figure(
     line([b.p50_s if b else None for b in points], "median", "p50", connectgaps=False)
     for rank in slow:
         if rank.p90_s > OUTLIER_RATIO * rank.typical_s and len(rank.points) > 1:
-            name = f"rank {rank.rank}"
-            times = [_time(ns) for ns, _ in rank.points]
-            values = [value for _, value in rank.points]
-            figure.add_trace(go.Scatter(x=times, y=values, mode="lines", name=name, meta="outlier"))
-            top = max(range(len(values)), key=values.__getitem__)
-            figure.add_annotation(x=times[top], y=values[top], text=name, showarrow=False, yanchor="bottom")
+            _name_outlier(figure, rank)
     if stopped_ns is not None:
-        figure.add_shape(
-            type="line", x0=_time(stopped_ns), x1=_time(stopped_ns), y0=0, y1=1, yref="paper", name="stopped"
-        )
-        figure.add_annotation(
-            x=_time(stopped_ns),
-            y=1,
-            yref="paper",
-            text="stopped",
-            showarrow=False,
-            xanchor="right",
-            yanchor="top",
-            name="stopped",
-        )
+        _mark_stop(figure, _time(stopped_ns))
     found: dict[str, Any] = json.loads(figure.to_json(remove_uids=True))
     found["layout"].pop("template", None)
     return found
+
+
+def _name_outlier(figure: go.Figure, rank: SlowRank) -> None:
+    """The rank's own line, its name at its slowest point."""
+    name, times = f"rank {rank.rank}", [_time(ns) for ns, _ in rank.points]
+    values = [value for _, value in rank.points]
+    top = max(range(len(values)), key=values.__getitem__)
+    figure.add_trace(go.Scatter(x=times, y=values, mode="lines", name=name, meta="outlier"))
+    figure.add_annotation(x=times[top], y=values[top], text=name, showarrow=False, yanchor="bottom")
+
+
+def _mark_stop(figure: go.Figure, at: str) -> None:
+    figure.add_shape(type="line", x0=at, x1=at, y0=0, y1=1, yref="paper", name="stopped")
+    figure.add_annotation(
+        x=at,
+        y=1,
+        yref="paper",
+        text="stopped",
+        showarrow=False,
+        xanchor="right",
+        yanchor="top",
+        name="stopped",
+    )

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import cache
 from typing import Any
 
-import numpy as np
 from django.contrib.auth.hashers import make_password
 from django.db import connection
 from django.utils import timezone
@@ -20,23 +19,21 @@ from clusterwatch.analysis.model import (
     Diagnosis,
     Downstream,
     Finding,
-    GroupRef,
-    MergedStack,
     Owner,
     Severity,
 )
 from clusterwatch.fleet.models import Cluster, Node, Slot
 from clusterwatch.incidents import acts, services
 from clusterwatch.incidents.models import Incident
-from clusterwatch.jobs.models import Capture, Group, Job, Rank
-from clusterwatch.store import frames, hot, series
+from clusterwatch.jobs.models import Group, Job, Rank
 from clusterwatch.store.models import IngestCursor
-from collectors.formats.trace import RankTrace, TraceEntries, TraceGroup, pack
+from tests.web.seed_facts import RINGS, SEQUENCE, STALL_S, hang_diagnosis, process_facts
+from tests.web.seed_history import captures, steps
+from tests.web.seed_live import heartbeat
+
+__all__ = ["hang_diagnosis", "heartbeat"]
 
 PASSWORD = "correct-horse-battery"
-STALL_S = 74
-STUCK_RANK = 5
-SEQUENCE = 4183
 GIB = 1024**3
 
 
@@ -81,8 +78,8 @@ def seed(simulated_nodes: int = 64, *, history: bool = True) -> Seeded:
     incident = _hang(job, ranks)
     resolved = _resolved_crash(job)
     if history:
-        _captures(job, ranks, groups)
-        _steps(job, ranks)
+        captures(job, ranks, groups)
+        steps(job, ranks)
     simulated = Cluster.objects.create(name="demo-512", simulated=True)
     sim_jobs = _simulated(simulated, simulated_nodes)
     seeded = Seeded(real, simulated, job, incident, ranks, groups, nodes, sim_jobs, resolved)
@@ -160,87 +157,6 @@ def _job(cluster: Cluster, nodes: list[Node]) -> tuple[Job, list[Rank], list[Gro
     return job, ranks, groups
 
 
-def hang_diagnosis() -> Diagnosis:
-    """The verdict of the hang: rank 5 sleeps in its data loader."""
-    top = "main (train.py:212)"
-    finding = Finding(
-        verdict="missing_rank",
-        fault_class="hang",
-        severity=Severity.CRITICAL,
-        summary=(
-            f"Job example-8 (8 ranks) stands since step 421: rank {STUCK_RANK} on node-c sits in its data "
-            f"loader and never issued all_reduce #{SEQUENCE} of tp; the other 7 ranks only wait."
-        ),
-        rule="hang.missing_rank v1",
-        confidence=0.94,
-        cause="data_loading",
-        owner=Owner.USER,
-        culprit_ranks=(STUCK_RANK,),
-        culprits=(Culprit(rank=STUCK_RANK, host="node-c", pid=41205),),
-        group=GroupRef("3", "tp", (4, 5)),
-        seq=SEQUENCE,
-        op="all_reduce",
-        node="node-c",
-        downstream=Downstream(groups=9, ranks=7),
-        why=(
-            f"Group tp [4, 5]: rank 4 issued all_reduce #{SEQUENCE}, rank 5 stopped at #{SEQUENCE - 1}.",
-            "Two looks 1.0 s apart show no advance of any rank.",
-            "The stack of rank 5 ends in the data loader; its process is alive (state S).",
-        ),
-        recommended_action=(
-            "Look at the data loader of rank 5 on node-c. Its worker waits for a batch that never comes; "
-            "a restart from the last checkpoint resumes the job, but the same sample may hang it again."
-        ),
-        joined_ranks=(4,),
-        missing_ranks=(STUCK_RANK,),
-    )
-    wait = "wait (torch/distributed/distributed_c10d.py:2811)"
-    stacks = (
-        MergedStack(
-            (
-                top,
-                "next_batch (train.py:143)",
-                "__next__ (torch/utils/data/dataloader.py:733)",
-                "get (queue.py:171)",
-            ),
-            (STUCK_RANK,),
-            "hook",
-            "culprit",
-        ),
-        MergedStack((top, "forward (model.py:88)", "all_reduce (tensor.py:41)", wait), (4,), "hook"),
-        MergedStack(
-            (top, "backward (train.py:160)", "reduce_gradients (train.py:171)", wait),
-            (0, 1, 2, 3, 6, 7),
-            "hook",
-        ),
-    )
-    return Diagnosis((finding,), Coverage(expected=8, reported=8, stale=0, truncated=1), stacks)
-
-
-_RINGS = {"format": "packed", "ranks": {"5": "a" * 4000, "4": "b" * 4000}, "total": 7}
-
-
-def _process_facts(ranks: list[Rank]) -> dict[str, Any]:
-    """As ``detect.evidence`` freezes them."""
-    rows = [
-        {
-            "rank": rank.rank,
-            "host": rank.host,
-            "gpu": None,
-            "pid": rank.pid,
-            "process": "running",
-            "process_since_s": None,
-            "phase": "data_loading" if rank.rank == STUCK_RANK else "train",
-            "phase_s": 11.2,
-            "step": 421 - (rank.rank == STUCK_RANK),
-            "hook_silent_s": 0.4,
-            "exit_code": None,
-        }
-        for rank in ranks
-    ]
-    return {"counts": {"running": 8}, "ranks": rows}
-
-
 def _hang(job: Job, ranks: list[Rank]) -> Incident:
     now = time.time_ns()
     since = now - STALL_S * 10**9
@@ -262,8 +178,8 @@ def _hang(job: Job, ranks: list[Rank]) -> Incident:
             "collective_state", "Open call", "flight recorder, window", {"seq": SEQUENCE}, 0.31, "rank 5"
         ),
         services.Piece("stacks", "Stacks", "hook, captured", {"ranks": 8}, 0.2, "rank 5"),
-        services.Piece("process", "Processes: 8 running", "agents", _process_facts(ranks), 0.12),
-        services.Piece("trace", "Rings of 7 of 7 ranks that gave one", "flight recorder", _RINGS, 0.05),
+        services.Piece("process", "Processes: 8 running", "agents", process_facts(ranks), 0.12),
+        services.Piece("trace", "Rings of 7 of 7 ranks that gave one", "flight recorder", RINGS, 0.05),
     ]
     services.freeze(incident.pk, pieces, since + 12 * 10**9)
     services.confirm(incident.pk, now - 2 * 10**9)
@@ -306,104 +222,6 @@ def _resolved_crash(job: Job) -> Incident:
     services.resolve(incident.pk, start + 300 * 10**9, "the job ended")
     incident.refresh_from_db()
     return incident
-
-
-def _trace_of(rank: Rank, groups: list[Group]) -> RankTrace:
-    mine = [g for g in groups if rank.rank in g.ranks]
-    last = SEQUENCE if rank.rank != STUCK_RANK else SEQUENCE - 1
-    now = time.time_ns() - STALL_S * 10**9
-    entries = TraceEntries()
-    for place in range(24):
-        number = last - 23 + place
-        newest = place == 23 and rank.rank != STUCK_RANK
-        entries.record_id.append(900 + place)
-        entries.group.append(place % len(mine))
-        entries.sequence.append(number)
-        entries.p2p_sequence.append(None)
-        entries.op_id.append(number)
-        entries.op.append("all_reduce" if place % 3 else "all_gather")
-        entries.is_p2p.append(False)
-        entries.state.append("scheduled" if newest else "completed")
-        entries.retired.append(not newest)
-        entries.created_ns.append(now - (23 - place) * 40_000_000)
-        entries.started_ns.append(None)
-        entries.completed_ns.append(None)
-        entries.duration_ms.append(None if newest else 3.1 + place % 5)
-        entries.timeout_ms.append(1_800_000)
-        entries.input_sizes.append(((1024, 256),))
-        entries.output_sizes.append(((1024, 256),))
-        entries.input_dtypes.append(("Float",))
-        entries.output_dtypes.append(("Float",))
-        entries.frames.append(())
-    trace_groups = tuple(TraceGroup(g.name, g.desc, tuple(g.ranks)) for g in mine)
-    return RankTrace(rank.rank, "2.10", "gloo", trace_groups, entries, taken_ns=time.time_ns())
-
-
-def _captures(job: Job, ranks: list[Rank], groups: list[Group]) -> None:
-    nodes = sorted({r.node_id for r in ranks})
-    capture = Capture.objects.create(
-        job=job,
-        requested_by="detect",
-        reason="suspected",
-        want=["ring", "stacks"],
-        state="done",
-        done_at=timezone.now(),
-        expected_nodes=nodes,
-        answered_nodes=nodes,
-        silent_ranks={"7": "the hook did not answer within 10 s"},
-    )
-    now, rows, times = time.time_ns(), series.Rows(), []
-    for number, rank in enumerate(r for r in ranks if r.rank != 7):
-        head = (
-            job.cluster_id,
-            rank.node_id,
-            now,
-            "e1",
-            100 + number,
-            job.pk,
-            0,
-            "",
-            rank.rank,
-            rank.pid,
-            capture.pk,
-        )
-        rows.add("trace", (*head, "ring", "generic", pack(_trace_of(rank, groups))))
-        found = next(s for s in hang_diagnosis().stacks if rank.rank in s.ranks)
-        threads = [{"name": "MainThread", "main": True, "frames": list(found.frames)}]
-        threads.append(
-            {"name": "pin_memory", "frames": ["_bootstrap (threading.py:1012)", "do_one_step (pin.py:33)"]}
-        )
-        rows.add("stacks", (*head, "hook", "", "S", "futex_wait", _jsonb(threads)))
-        times += [("trace", now), ("stacks", now)]
-    series.PartitionCache().prepare(times)
-    rows.write()
-
-
-def _jsonb(value: Any) -> Any:
-    from psycopg.types.json import Jsonb
-
-    return Jsonb(value)
-
-
-def _steps(job: Job, ranks: list[Rank]) -> None:
-    """Forty minutes of steps, a rank that slows down in the middle."""
-    rng, end = np.random.default_rng(7), time.time_ns() - STALL_S * 10**9
-    rows, times = series.Rows(), []
-    for rank in ranks:
-        for minute in range(40):
-            start = end - (40 - minute) * 60 * 10**9
-            count = 10
-            ends = [start + int((k + 1) * 6e9) for k in range(count)]
-            base = 5.6 + 0.5 * (rank.rank == 2 and 18 < minute < 30)
-            took = [float(base + 0.12 * rng.standard_normal()) for _ in range(count)]
-            steps = [minute * count + k for k in range(count)]
-            none: list[float | None] = [None] * count
-            head = (job.cluster_id, rank.node_id, ends[-1], "e1", 1000 + rank.rank * 100 + minute)
-            who = (job.pk, 0, "", rank.rank)
-            rows.add("steps", (*head, *who, steps, ends, took, none, none, none, none))
-            times.append(("steps", ends[-1]))
-    series.PartitionCache().prepare(times)
-    rows.write()
 
 
 def _simulated(cluster: Cluster, count: int) -> list[Job]:
@@ -459,123 +277,6 @@ def _simulated(cluster: Cluster, count: int) -> list[Job]:
     incident, _ = services.suspect(sighting, time.time_ns() - 3990 * 10**9)
     services.open_(incident.pk, time.time_ns() - 3900 * 10**9, "cost above its bound")
     return jobs
-
-
-def heartbeat(seeded: Seeded, *, progress_at_ns: int | None = None) -> None:
-    """One second of gateways and pulse: hot arrays of the real job, a live frame per cluster."""
-    now = time.time_ns()
-    stall = progress_at_ns or int(seeded.incident.since.timestamp() * 1e9)
-    _write_hot(seeded, now, stall)
-    _publish_real(seeded, stall)
-    _publish_simulated(seeded)
-
-
-def _write_hot(seeded: Seeded, now: int, moved: int) -> None:
-    every = np.array([n.pk for n in Node.objects.order_by("pk")], np.int64)
-    of = np.array([n.cluster_id for n in Node.objects.order_by("pk")], np.int64)
-    silent = set(Node.objects.filter(cluster=seeded.simulated, rack="r16").values_list("pk", flat=True)[:2])
-    seen = np.array([now - (900 * 10**9 if pk in silent else 10**8) for pk in every], np.int64)
-    nodes = hot.NodeStates(every, of, seen, np.zeros(len(every), np.uint8), seen)
-    ranks, pairs = seeded.ranks, []
-    for row, rank in enumerate(ranks):
-        for group in seeded.groups:
-            if rank.rank in group.ranks:
-                number = SEQUENCE - (1 if rank.rank == STUCK_RANK else 0)
-                open_call = (
-                    rank.rank == 4 and group.desc == "tp" or rank.rank not in (4, 5) and group.desc == "dp"
-                )
-                if group.desc != "tp":
-                    number = 812 if rank.rank != STUCK_RANK else 812 - (group.desc == "dp")
-                pairs.append((row, group.pk, number, number - int(open_call), number))
-    column = np.array(pairs, np.int64).T
-    same = np.full(len(ranks), moved, np.int64)
-    progress = hot.JobProgress(
-        rank_id=np.array([r.pk for r in ranks], np.int64),
-        node_id=np.array([r.node_id for r in ranks], np.int64),
-        seen_ns=np.full(len(ranks), now, np.int64),
-        step=np.array([420 if r.rank == STUCK_RANK else 421 for r in ranks], np.int64),
-        phase=np.array([3 if r.rank == STUCK_RANK else 2 for r in ranks], np.uint8),
-        phase_since_ns=same,
-        moved_ns=same,
-        heard_ns=np.full(len(ranks), now - 4 * 10**8, np.int64),
-        row=column[0],
-        group_id=column[1],
-        enqueued=column[2],
-        completed=column[3],
-        sequence=column[4],
-    )
-    hot.write_gateway("g1", now, nodes, {seeded.job.pk: progress}, {})
-
-
-def _publish_real(seeded: Seeded, stall: int) -> None:
-    job = {
-        "key": seeded.job.key,
-        "name": seeded.job.name,
-        "state": "running",
-        "attempt": 0,
-        "ranks": 8,
-        "reported": 8,
-        "step": 421,
-        "step_rate": None,
-        "phase": "train",
-        "still_since_ms": stall // 10**6,
-    }
-    state = {
-        "slots": bytes([1, 1, 3, 1]),
-        "slots_version": seeded.real.slots_version,
-        "total": 4,
-        "counts": {"unknown": 0, "ok": 3, "idle": 0, "degraded": 1, "failed": 0, "drained": 0},
-        "coverage": {"expected": 4, "reported": 4},
-        "silent": {},
-        "gateway_silent_since_ms": None,
-        "jobs": {str(seeded.job.pk): job},
-        "bands": {},
-    }
-    frames.publish(f"cluster:{seeded.real.pk}", state)
-
-
-def _publish_simulated(seeded: Seeded) -> None:
-    total = seeded.simulated.slot_count
-    slots = np.full(total, 2, np.uint8)
-    slots[: int(total * 0.75)] = 1
-    for place, value in ((291, 4), (58, 3), (140, 3), (222, 3), (333, 3)):
-        if place < total:
-            slots[place] = value
-    slots[-16:] = 0
-    if total > 120:
-        slots[-88:-64] = 5
-    words = ("unknown", "ok", "idle", "degraded", "failed", "drained")
-    counts = {word: int((slots == code).sum()) for code, word in enumerate(words)}
-    expected = total // 8
-    since = int((datetime.now(UTC) - timedelta(minutes=15)).timestamp() * 1000)
-    jobs = {
-        str(job.pk): {
-            "key": job.key,
-            "name": job.name,
-            "state": "running",
-            "attempt": 0,
-            "ranks": size,
-            "reported": size,
-            "step": 183421 + int(time.time() / 4) % 1000,
-            "step_rate": rate,
-            "phase": "train",
-            "still_since_ms": None,
-        }
-        for job, size, rate in zip(seeded.sim_jobs, (total // 2, total // 4), (0.24, 1.31), strict=False)
-    }
-    silent = Node.objects.filter(cluster=seeded.simulated).order_by("-name")[:2]
-    state = {
-        "slots": slots.tobytes(),
-        "slots_version": seeded.simulated.slots_version,
-        "total": total,
-        "counts": counts,
-        "coverage": {"expected": expected, "reported": expected - 2},
-        "silent": {str(n.pk): {"name": n.name, "since_ms": since, "link": "open"} for n in silent},
-        "gateway_silent_since_ms": None,
-        "jobs": jobs,
-        "bands": {},
-    }
-    frames.publish(f"cluster:{seeded.simulated.pk}", state)
 
 
 def query_count_of(call: Any) -> int:
