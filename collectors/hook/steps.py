@@ -112,6 +112,7 @@ class StepCounter:
             if count < LEADER_LOST_AFTER:
                 return 0
         self._leader = weakref.ref(optimizer)
+        self._watch.steps_by_batch = False
         self._period_seen = 0
         return count
 

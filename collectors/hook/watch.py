@@ -52,6 +52,8 @@ class Watch:
         self.compiling = Span()
         self.gc = Span()
         self.batches = 0
+        self.steps_by_batch = True
+        """no optimizer was seen yet, so batches may have to count as steps"""
         self.backwards = 0
         self.evaluating: int | None = None
         """since when, None while training"""
@@ -76,6 +78,7 @@ class Watch:
         self.p2p_open.clear()
         self.p2p_count.clear()
         self.batches = self.backwards = self.wrapper_ns = 0
+        self.steps_by_batch = True
         self.active = True
 
     def is_training_thread(self) -> bool:

@@ -157,10 +157,11 @@ def _timed_next(
             batch = original(self)
         finally:
             span.leave(now_ns())
-        entered_ns = time.thread_time_ns()
         watch.batches += 1
-        after_batch()
-        watch.wrapper_ns += time.thread_time_ns() - entered_ns
+        if watch.steps_by_batch:
+            entered_ns = time.thread_time_ns()
+            after_batch()
+            watch.wrapper_ns += time.thread_time_ns() - entered_ns
         return batch
 
     return next_batch
