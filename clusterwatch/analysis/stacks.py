@@ -63,8 +63,16 @@ def main_frames(stacks: RankStacks) -> tuple[str, ...]:
     return stacks.threads[0].frames if len(stacks.threads) == 1 else ()
 
 
+_OWN: Final = "/collectors/hook/"
+"""Our thin wrappers stand between a caller and torch; they say nothing of the job."""
+
+
 def _python(frames: Iterable[str]) -> tuple[str, ...]:
-    kept = tuple(_ADDRESS.sub("0x", frame) for frame in frames if ".py:" in frame or "(<" in frame)
+    kept = tuple(
+        _ADDRESS.sub("0x", frame)
+        for frame in frames
+        if (".py:" in frame or "(<" in frame) and _OWN not in frame
+    )
     return kept or tuple(_ADDRESS.sub("0x", frame) for frame in frames)
 
 

@@ -89,7 +89,7 @@ def finding(
     why = list(root.why)
     confidence = _confidence(observation, world, evidence, root, graph, why)
     _stack_lines(observation, evidence, root, why)
-    waiting = _downstream(graph, root, alone)
+    waiting = _downstream(graph, root, alone, _waits_by_stack(observation))
     group = root.group.ref if root.group is not None else None
     return Finding(
         verdict=root.verdict,
@@ -125,10 +125,16 @@ class _Waiting:
         self.groups = 0
 
 
-def _downstream(graph: WaitGraph, root: Root, alone: bool) -> _Waiting:
+def _waits_by_stack(observation: Observation) -> set[int]:
+    """Ranks whose stack shows them in a call that only peers can end, the unrecorded p2p of gloo included."""
+    return {one.rank for one in observation.stacks if (what := doing(one)) is not None and what.waits}
+
+
+def _downstream(graph: WaitGraph, root: Root, alone: bool, waits_by_stack: set[int]) -> _Waiting:
     waiting = _Waiting()
     if alone:
         waiting.ranks = {w.rank for w in graph.open} | {r for r in graph.edges if r >= 0 and graph.edges[r]}
+        waiting.ranks |= waits_by_stack
         if root.group is not None and root.verdict in MISMATCHES:
             waiting.ranks |= {r for r, v in root.group.views.items() if v.issued(root.sequence or 0)}
     else:
@@ -234,9 +240,18 @@ def _who(observation: Observation, ranks: tuple[int, ...]) -> str:
 def _opening(observation: Observation, root: Root) -> str:
     if observation.job is None:
         return ""
-    verb = "failed" if CATALOGUE[root.verdict].fault_class == "crash" else "stands still"
-    since = f" for {duration(observation.stall_s)}" if observation.stall_s and verb != "failed" else ""
-    return f"Job {observation.job[:40]} {verb}{since}:"
+    job = f"Job {observation.job[:40]}"
+    if CATALOGUE[root.verdict].fault_class == "crash":
+        return f"{job} failed{_at_step(observation)}:"
+    if not observation.stall_s:
+        return f"{job} stands still{_at_step(observation)}:"
+    return f"{job} has stood still for {duration(observation.stall_s)}{_at_step(observation)}:"
+
+
+def _at_step(observation: Observation) -> str:
+    """The newest step any rank has reached, where the hook counts steps."""
+    step = max((fact.step for fact in observation.facts.values() if fact.step is not None), default=None)
+    return "" if step is None else f" at step {step}"
 
 
 def _summary(observation: Observation, root: Root, group: GroupRef | None, waiting: int) -> str:
