@@ -19,15 +19,16 @@ from clusterwatch.analysis.model import (
     Severity,
 )
 from clusterwatch.analysis.progress import PROCESS_CODES, Judgement
-from clusterwatch.detect.exits import all_gone
 from clusterwatch.detect.scene import Scene
 from clusterwatch.incidents import services
 from clusterwatch.incidents.services import Sighting
 
 SUSPECT_AFTER_S: Final = 3.0
 """A restarted agent is back within this."""
-OPEN_AFTER_S: Final = 30.0
+OPEN_AFTER_S: Final = 10.0
+"""One that a service manager restarts is back by then."""
 _UNSEEN: Final = (ProcessState.AGENT_GONE, ProcessState.NODE_SILENT)
+_SEEN_ALIVE: Final = (ProcessState.RUNNING, ProcessState.STOPPED, ProcessState.BLOCKED)
 _HOSTS_NAMED: Final = 4
 
 
@@ -40,12 +41,11 @@ def handle(scene: Scene, judgement: Judgement) -> None:
     live = services.live_incident(fingerprint(scene))
     unseen = _unseen(scene)
     longest_s = max((scene.node_silent_s.get(node, 0.0) for node in unseen), default=0.0)
-    if not unseen or all_gone(scene.ranks):
+    over = not _goes_on(scene)
+    if not unseen or over:
         if live is not None:
-            back = (
-                "the job has ended" if unseen or all_gone(scene.ranks) else "every agent of the job is back"
-            )
-            services.resolve(live.pk, scene.now_ns, back)
+            reason = "no process of the job is seen any more" if over else "every agent of the job is back"
+            services.resolve(live.pk, scene.now_ns, reason)
         return
     if longest_s < SUSPECT_AFTER_S or (live is None and judgement.stalled):
         return
@@ -64,6 +64,11 @@ def handle(scene: Scene, judgement: Judgement) -> None:
         services.sharpen(live.pk, sighting, scene.now_ns)
     if longest_s > OPEN_AFTER_S:
         services.open_(live.pk, scene.now_ns, f"not seen for {longest_s:.0f} s")
+
+
+def _goes_on(scene: Scene) -> bool:
+    """Some process of the job is seen alive: then the unseen ones are a blind spot of a living job."""
+    return any(PROCESS_CODES[code] in _SEEN_ALIVE for code in scene.look.process.tolist())
 
 
 def _unseen(scene: Scene) -> dict[int, list[int]]:

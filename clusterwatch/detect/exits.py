@@ -66,10 +66,28 @@ def is_failure(ranks: Sequence[Rank], gone_for_ns: int) -> bool:
     """
     endings = {ending(rank) for rank in ranks}
     if Ending.FAILED in endings:
-        return gone_for_ns >= SETTLE_NS
+        return gone_for_ns >= SETTLE_NS and not _was_stopped_first(ranks)
     if Ending.VANISHED not in endings or Ending.TOLD in endings or Ending.ALIVE not in endings:
         return False
     return gone_for_ns >= VANISHED_SETTLE_NS
+
+
+def _was_stopped_first(ranks: Sequence[Rank]) -> bool:
+    """Some process was told to end before any failed: what its peers then raise is the stop's effect.
+
+    A launcher that ends the others because one failed does so after that failure.
+    """
+    told = [rank.exit_ns for rank in ranks if ending(rank) is Ending.TOLD and rank.exit_ns is not None]
+    failed = [failed_ns for rank in ranks if (failed_ns := _failed_ns(rank)) is not None]
+    return bool(told) and bool(failed) and min(told) < min(failed)
+
+
+def _failed_ns(rank: Rank) -> int | None:
+    """When a failed process raised, else when it ended, by its node's clock."""
+    if ending(rank) is not Ending.FAILED:
+        return None
+    raised_ns = rank.exception.get("t_ns") if isinstance(rank.exception, dict) else None
+    return raised_ns if isinstance(raised_ns, int) else rank.exit_ns
 
 
 def may_become_failure(ranks: Sequence[Rank]) -> bool:

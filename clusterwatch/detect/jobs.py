@@ -12,7 +12,7 @@ from django.db.models import Q, QuerySet
 
 from clusterwatch.analysis.progress import LOOKS_APART_NS, Judgement, glance, judge
 from clusterwatch.detect import agents, crash, memory, stall
-from clusterwatch.detect.exits import Ending, all_clean, all_gone, ending
+from clusterwatch.detect.exits import all_clean, all_gone
 from clusterwatch.detect.scene import Scene, is_blind, read_scene
 from clusterwatch.incidents import services
 from clusterwatch.incidents.models import LIVE_STATES, Incident
@@ -66,8 +66,7 @@ def _settle(scene: Scene, judgement: Judgement) -> None:
     elif live.fault_class not in STALLS:
         return
     elif all_gone(scene.ranks):
-        if all(ending(rank) in (Ending.TOLD, Ending.CLEAN) for rank in scene.ranks):
-            services.resolve(live.pk, scene.now_ns, "the job was ended from outside while it stood still")
+        services.resolve(live.pk, scene.now_ns, "the job was ended from outside while it stood still")
     elif judgement.moving and not judgement.stalled:
         stood_s = scene.now_ns / 1e9 - live.since.timestamp()
         services.resolve(live.pk, scene.now_ns, f"the job moves again after {stood_s:.0f} s")

@@ -72,6 +72,13 @@ def test_told_to_end_is_never_a_failure(ranks: list[Rank]) -> None:
     assert not is_failure(ranks, 10 * VANISHED_SETTLE_NS)
 
 
+def test_what_peers_raise_after_a_stop_is_no_failure_but_a_stop_after_a_failure_is() -> None:
+    stopped, raised = gone(exit_signal=2, exit_ns=100), gone(exit_code=1, exit_ns=300)
+    assert not is_failure([stopped, raised], SETTLE_NS)
+    ended_by_launcher = gone(exit_signal=15, exit_ns=400)
+    assert is_failure([raised, ended_by_launcher], SETTLE_NS)
+
+
 def test_a_stop_from_outside_is_told_from_a_job_that_goes_on() -> None:
     assert ended_without_failure([TOLD, CLEAN, ALIVE])
     assert not ended_without_failure([ALIVE])

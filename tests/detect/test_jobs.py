@@ -259,6 +259,14 @@ def test_a_lost_agent_is_never_a_dead_node(fake_job: FakeJob) -> None:
     assert fake_job.incident().resolution == "every agent of the job is back"
 
 
+def test_a_lost_agent_of_a_job_that_is_over_is_not_told(fake_job: FakeJob) -> None:
+    fake_job.lose_agent(1)
+    for rank in (0, 1, 4, 5, 6, 7):
+        fake_job.end(rank, exit_signal=15)
+    fake_job.ticks(15)
+    assert fake_job.incidents() == []
+
+
 def test_a_stall_behind_a_lost_agent_names_the_unseen_ranks_as_suspects_only(fake_job: FakeJob) -> None:
     fake_job.lose_agent(1)
     fake_job.wait_for(2, 3)
