@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+import redis
+
 from clusterwatch.jobs.models import Group, Job, Rank
 from clusterwatch.store import hot
 from collectors.wire.limits import SILENT_AFTER_S
@@ -102,12 +104,27 @@ def _at(ns: int) -> datetime | None:
     return datetime.fromtimestamp(ns / 1e9, UTC) if ns > 0 else None
 
 
+def read_progress(job_id: int) -> hot.JobProgress:
+    """Progress of a job; empty while hot state is away, since a page must stand without it."""
+    try:
+        return hot.read_job(job_id)
+    except redis.RedisError:
+        return hot.empty_progress()
+
+
+def _read_nodes() -> hot.NodeStates:
+    try:
+        return hot.read_nodes()
+    except redis.RedisError:
+        return hot.empty_nodes()
+
+
 def job_live(job_ids: Iterable[int]) -> dict[int, JobLive]:
     """Progress of each job from hot state; a job nobody reports is left out."""
     found = {}
     fresh_ns = time.time_ns() - int(SILENT_AFTER_S * 1e9)
     for job_id in job_ids:
-        progress = hot.read_job(job_id)
+        progress = read_progress(job_id)
         if not len(progress.rank_id):
             continue
         found[job_id] = JobLive(
@@ -124,8 +141,8 @@ class _Looks:
 
     def __init__(self, job_id: int) -> None:
         self.now_ns = time.time_ns()
-        self.progress = hot.read_job(job_id)
-        nodes = hot.read_nodes()
+        self.progress = read_progress(job_id)
+        nodes = _read_nodes()
         links = zip(nodes.link.tolist(), nodes.seen_ns.tolist(), strict=True)
         self.nodes: dict[int, tuple[int, int]] = dict(zip(nodes.node_id.tolist(), links, strict=True))
         self.row_of = {rank_id: row for row, rank_id in enumerate(self.progress.rank_id.tolist())}
@@ -240,7 +257,7 @@ def group_views(job: Job, groups: Sequence[Group], ranks: Sequence[Rank]) -> lis
 
     Cost: linear in (rank, group) rows.
     """
-    progress, now_ns = hot.read_job(job.pk), time.time_ns()
+    progress, now_ns = read_progress(job.pk), time.time_ns()
     rank_of = {rank.pk: rank.rank for rank in ranks}
     numbers: dict[int, dict[int, int]] = {}
     moved: dict[int, int] = {}

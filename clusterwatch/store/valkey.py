@@ -7,6 +7,8 @@ from functools import lru_cache
 import redis
 import redis.asyncio
 from django.conf import settings
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 CAPTURE_CHANNEL = "capture:notice"
 """published with a capture's id when a row was committed; gateways listen"""
@@ -15,7 +17,12 @@ CAPTURE_CHANNEL = "capture:notice"
 @lru_cache(maxsize=1)
 def client() -> redis.Redis:
     """A thread-safe blocking client, binary answers, short timeouts: hot state is never worth waiting for."""
-    return redis.Redis.from_url(settings.VALKEY_URL, socket_timeout=5.0, socket_connect_timeout=2.0)
+    return redis.Redis.from_url(
+        settings.VALKEY_URL,
+        socket_timeout=5.0,
+        socket_connect_timeout=2.0,
+        retry=Retry(NoBackoff(), 1),  # one new connection; the default waits seconds while Valkey is away
+    )
 
 
 def async_client() -> redis.asyncio.Redis:

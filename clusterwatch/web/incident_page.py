@@ -138,10 +138,8 @@ def build(
     pieces = [open_evidence(piece) for piece in incident.evidence.all()[:40]]
     culprits = tuple(diagnosis.get("culprits") or ())
     coverage = _coverage(diagnosis)
-    call = _call(diagnosis)
-    stacks = _stacks(diagnosis)
-    chain = _chain(diagnosis, call)
-    moment = now or datetime.now(UTC)
+    call, stacks = _call(diagnosis), _stacks(diagnosis)
+    chain, moment = _chain(diagnosis, call), now or datetime.now(UTC)
     return IncidentPage(
         incident=incident,
         live=incident.state in LIVE_STATES,

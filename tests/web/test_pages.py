@@ -6,9 +6,12 @@ import re
 from html.parser import HTMLParser
 
 import pytest
+import redis
 from django.http import HttpResponse, HttpResponseBase
 from django.test import Client
 from django.utils.html import escape
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from clusterwatch.accounts.models import AuditEntry, Team
 from clusterwatch.fleet.models import Cluster
@@ -169,6 +172,19 @@ def test_a_blind_page_says_so_and_shows_nothing_green(
     counts = dict(re.findall(r'data-state="(\w+)"><b>([^<]+)</b>', html))
     assert counts["unknown"] == "4" and counts["ok"] == "0"
     assert "no live frame was published yet" in html and ">Stale<" in html
+
+
+def test_every_page_stands_while_valkey_is_away(
+    seeded: Seeded, sign_in: SignIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = sign_in("olga")
+    nowhere = redis.Redis(host="127.0.0.1", port=1, socket_connect_timeout=0.2, retry=Retry(NoBackoff(), 0))
+    monkeypatch.setattr("clusterwatch.store.valkey.client", lambda: nowhere)
+    for path in pages(seeded):
+        text_of(client.get(path))
+    html = text_of(client.get(f"/?cluster={seeded.real.pk}"))
+    assert "live state is unreachable" in html
+    assert client.get("/api/v1/health").json()["reasons"] == ["live state does not answer"]
 
 
 def test_groups_are_told_by_shape(seeded: Seeded, sign_in: SignIn) -> None:

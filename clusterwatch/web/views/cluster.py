@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import redis
 from django.core.cache import cache
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404, render
@@ -105,12 +107,20 @@ def overview(request: HttpRequest) -> HttpResponse:
 def places(request: HttpRequest, cluster_id: int) -> HttpResponse:
     """Where each slot is drawn; kept until a slot is given."""
     cluster = get_object_or_404(Cluster, pk=cluster_id)
-    key = f"places:{cluster.pk}:{cluster.slots_version}"
-    found = cache.get(key)
-    if found is None:
-        found = map_places(cluster)
-        cache.set(key, found, PLACES_KEEP_S)
-    response = JsonResponse(found)
+    response = JsonResponse(_kept_places(cluster))
     response["ETag"] = f'"{cluster.pk}-{cluster.slots_version}"'
     response["Cache-Control"] = "private, no-cache"
     return response
+
+
+def _kept_places(cluster: Cluster) -> dict[str, Any]:
+    """From the cache where it answers; the map stands without it."""
+    key = f"places:{cluster.pk}:{cluster.slots_version}"
+    with contextlib.suppress(redis.RedisError):
+        kept: dict[str, Any] | None = cache.get(key)
+        if kept is not None:
+            return kept
+    found = map_places(cluster)
+    with contextlib.suppress(redis.RedisError):
+        cache.set(key, found, PLACES_KEEP_S)
+    return found
