@@ -277,6 +277,8 @@ def _body(observation: Observation, root: Root, group: GroupRef | None) -> str:
         verb = "is" if len(root.suspects) == 1 else "are"
         return f"{_who(observation, root.suspects)} {what} and {verb} suspected: peers wait in {where}"
     if root.verdict == "dead_node":
+        if root.group is None:
+            return f"host {root.node} is silent; the peers of its {noun(root.named, 4)} wait"
         return f"host {root.node} is silent; peers of its {noun(root.named, 4)} wait in {where}"
     if root.verdict == "outside_collectives":
         return "no rank waits in a collective, yet none makes progress"

@@ -53,7 +53,8 @@ class RankView:
     gpu_uuid: str
     backend: str
     state: str
-    """``running``, ``stopped``, ``blocked``, ``exited``, ``failed``, ``agent_gone``, ``node_silent``, ``unknown``"""
+    """``running``, ``stopped``, ``blocked``, ``exited``, ``failed``, ``agent_gone``, ``node_silent`` or
+    ``unknown``"""
     step: int | None
     phase: str | None
     phase_since: datetime | None

@@ -103,12 +103,6 @@ TEMPLATES: list[dict[str, Any]] = [
 
 DATABASES = {"default": _database.as_django}
 CACHES = {"default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": VALKEY_URL}}
-CHANNEL_LAYERS = {
-    "default": {
-        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
-        "CONFIG": {"hosts": [VALKEY_URL], "prefix": "layer"},
-    }
-}
 
 CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 3600, "global_keyprefix": "celery:"}
 CELERY_TASK_IGNORE_RESULT = True
