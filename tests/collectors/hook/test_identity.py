@@ -34,11 +34,14 @@ from collectors.hook import identity
             },
             "run-1a2b",
         ),
-        ({}, f"pid-{os.getpid()}"),
     ],
 )
 def test_job_id_by_order_of_trust(environ: dict[str, str], job: str) -> None:
     assert identity.job_id(environ) == job
+
+
+def test_a_job_nobody_named_is_called_by_its_process() -> None:
+    assert identity.job_id({}) == f"pid-{os.getpid()}"
 
 
 @pytest.mark.parametrize(
