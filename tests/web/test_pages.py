@@ -197,6 +197,14 @@ def test_groups_are_told_by_shape(seeded: Seeded, sign_in: SignIn) -> None:
     assert words["4 pp groups of 2"] == ["4", "ok"]
 
 
+def test_a_rank_is_found_by_its_number_when_its_world_has_a_name(seeded: Seeded, sign_in: SignIn) -> None:
+    client = sign_in("vera")
+    seeded.job.ranks.update(world="node-1:29500")
+    assert client.get(f"/jobs/{seeded.job.pk}/ranks/5").status_code == 200
+    assert client.get(f"/jobs/{seeded.job.pk}/ranks/node-1:29500/5").status_code == 200
+    assert client.get(f"/jobs/{seeded.job.pk}/ranks/other/5").status_code == 404
+
+
 def test_a_rank_shows_its_last_calls_and_stacks_or_says_why_not(seeded: Seeded, sign_in: SignIn) -> None:
     client = sign_in("vera")
     culprit = text_of(client.get(f"/jobs/{seeded.job.pk}/ranks/5"))

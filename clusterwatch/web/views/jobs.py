@@ -118,12 +118,19 @@ def steps_csv(request: HttpRequest, job_id: int) -> HttpResponse:
 
 @require_GET
 def rank(request: HttpRequest, job_id: int, rank: int, world: str = "") -> HttpResponse:
-    """One rank: where it is, its groups, its last calls, its stacks."""
+    """One rank: where it is, its groups, its last calls, its stacks.
+
+    Without ``world`` the newest process of that number is meant: an incident's culprit names no world.
+    """
     job = _job(request, job_id)
-    rows = list(current_ranks(job)[: job_page.RANKS_MAX])
-    found = next((r for r in rows if r.rank == rank and r.world == world), None)
+    same_number = current_ranks(job).filter(rank=rank)
+    if world:
+        same_number = same_number.filter(world=world)
+    found = same_number.order_by("-started_at", "-pk").first()
     if found is None:
         raise Http404("no such rank in this job")
+    world = found.world
+    rows = list(current_ranks(job)[: job_page.RANKS_MAX])
     (view,) = progress.rank_views(job, [found])
     mine = [g for g in groups_of(job)[: job_page.GROUPS_MAX] if rank in g.ranks and g.world == world]
     groups = progress.group_views(job, mine, rows)
