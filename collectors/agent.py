@@ -9,6 +9,7 @@ hears a goodbye.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import logging
 import os
@@ -43,6 +44,8 @@ STEPS_EVERY_TICKS: Final = 10
 BLOCKS_EVERY_TICKS: Final = 5
 """How often to see whether a finished minute is due; its place in the minute need not be exact."""
 _BYE_TIMEOUT_S: Final = 3.0
+_LAST_WORDS_S: Final = 2.0
+"""How long a stop waits for the gateway to take what is left."""
 _TIMER_SLACK_S: Final = 0.005
 
 
@@ -256,13 +259,23 @@ class Agent:
             log.critical("sender_failed", exc_info=task.exception())
             self._stop.set()
 
+    async def _deliver_last(self) -> None:
+        """What happened just before the stop still leaves: a job's end must not wait for our next start."""
+        await self._exits.settle()
+        self._table.flush_all_steps()
+        self._sender.wake()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS_S):
+                while self._sender.connected and self._spool.pending_records:
+                    await asyncio.sleep(0.05)
+
     async def _close(self, sending: asyncio.Task[None]) -> None:
+        await self._deliver_last()
         self._capturer.close()
         self._exits.close()
         await self._hooks.stop()
         if self._supervisor is not None:
             self._supervisor.stop()
-        self._table.flush_all_steps()
         await self._sender.stop()
         await asyncio.wait([sending], timeout=_BYE_TIMEOUT_S)
         sending.cancel()

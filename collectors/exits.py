@@ -84,6 +84,11 @@ class ExitWatch:
         if pid in self._fds:
             self._reported[pid] = ExitStatus(self._clock.now_ns(), exit_code, signal_number)
 
+    async def settle(self) -> None:
+        """Returns when every exit seen so far has been told; at most about ``STATUS_WAIT_S``."""
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=2 * STATUS_WAIT_S)
+
     def close(self) -> None:
         for task in self._tasks:
             task.cancel()

@@ -24,6 +24,15 @@ def names(table: str) -> list[str]:
     return sorted(partitions._partitions(table))
 
 
+@pytest.fixture(autouse=True)
+def no_partitions(db: None) -> None:
+    """Each test begins without partitions; tests that commit may have left some."""
+    with connection.cursor() as cursor:
+        for table in partitions.TABLES:
+            for name in names(table):
+                cursor.execute(f'DROP TABLE "{name}"')
+
+
 def write(table: str, row: tuple[object, ...]) -> None:
     rows = series.Rows()
     rows.add(table, row)
