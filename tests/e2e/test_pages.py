@@ -86,7 +86,7 @@ def test_the_incident_appears_by_itself_and_names_the_rank(
         lambda: product.get(f"/incidents/{incident_id}")["state"] == "resolved" or None, 60, "it resolves"
     )
     page.wait_for_function(
-        "document.querySelector('#state').textContent.includes('resolved')", timeout=15_000
+        "() => document.querySelector('#state').textContent.includes('resolved')", timeout=15_000
     )
     assert page.evaluate("window.untouched"), "the page was not loaded again"
     page.reload()
