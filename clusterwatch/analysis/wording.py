@@ -6,7 +6,16 @@ from typing import Final
 
 from clusterwatch.analysis import timing, waitfor
 from clusterwatch.analysis.groups import World
-from clusterwatch.analysis.model import Culprit, Downstream, Finding, GroupRef, Observation, Owner, RankFacts
+from clusterwatch.analysis.model import (
+    Culprit,
+    Downstream,
+    Finding,
+    GroupRef,
+    Observation,
+    Owner,
+    ProcessState,
+    RankFacts,
+)
 from clusterwatch.analysis.process import agent_gone
 from clusterwatch.analysis.root import Evidence, Root
 from clusterwatch.analysis.sentence import count, duration, noun, ranks_text, sentence
@@ -20,6 +29,8 @@ UNPROVEN_MAX: Final = 0.5
 MISMATCHES: Final = frozenset({"op_mismatch", "order_mismatch", "size_mismatch", "dtype_mismatch"})
 _SELF_PROVEN: Final = MISMATCHES | {"dead_rank", "dead_node", "rank_failed", "out_of_memory"}
 """Verdicts that one look proves: no passing of time is part of the evidence."""
+
+_PROCESS_PROVEN: Final = frozenset({"dead_rank", "dead_node", "rank_failed", "out_of_memory"})
 
 _OWNERS: Final = {
     "data_loading": Owner.USER,
@@ -164,7 +175,10 @@ def _confidence(
         if root.named and all(evidence.busy_by_stack.get(rank) is not None for rank in root.named):
             confidence = min(0.97, confidence + 0.1)
     if world.size:
-        heard = (len(world.traces) + len([r for r in root.ranks if r not in world.traces])) / world.size
+        heard_ranks = {*world.traces, *root.ranks}
+        if root.verdict in _PROCESS_PROVEN:  # who died or fell silent is told by processes, not by traces
+            heard_ranks |= {r for r, f in observation.facts.items() if f.process is not ProcessState.UNKNOWN}
+        heard = len(heard_ranks) / world.size
         confidence *= 0.5 + 0.5 * min(heard, 1.0)
     return confidence
 
