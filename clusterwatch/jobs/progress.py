@@ -195,17 +195,17 @@ def _waiting_and_behind(progress: hot.JobProgress) -> tuple[set[int], set[int]]:
         strict=True,
     )
     waiting: set[int] = set()
-    issued: dict[int, dict[int, int]] = {}
+    issued: list[tuple[int, int, int]] = []
+    front: dict[int, int] = {}
     for row, group, enqueued, completed, sequence in calls:
-        issued.setdefault(group, {})[row] = sequence if sequence >= 0 else enqueued
+        number = sequence if sequence >= 0 else enqueued
+        issued.append((row, group, number))
         if enqueued > completed:
             waiting.add(row)
-    behind = {
-        row
-        for members in issued.values()
-        for row, number in members.items()
-        if number < max(members.values()) and any(r in waiting for r, n in members.items() if n > number)
-    }
+    for row, group, number in issued:
+        if row in waiting:
+            front[group] = max(number, front.get(group, number))
+    behind = {row for row, group, number in issued if number < front.get(group, number)}
     return waiting, behind - waiting
 
 

@@ -17,7 +17,7 @@ from clusterwatch.accounts.models import User
 from clusterwatch.fleet.models import Cluster
 from clusterwatch.incidents.models import Incident
 from clusterwatch.jobs.models import Job
-from clusterwatch.jobs.queries import jobs_for
+from clusterwatch.jobs.queries import for_user
 
 JobIds = frozenset[int]
 
@@ -27,9 +27,9 @@ def _may_see(user: User, topic: str) -> bool:
     if kind in ("cluster", "incidents"):
         return Cluster.objects.filter(pk=int(number)).exists()
     if kind == "job":
-        return jobs_for(user).filter(pk=int(number)).exists()
+        return for_user(user).filter(pk=int(number)).exists()
     if kind == "incident":
-        seen = Q(job__isnull=True) | Q(job__in=jobs_for(user))
+        seen = Q(job__isnull=True) | Q(job__in=for_user(user))
         return Incident.objects.filter(seen, pk=int(number)).exists()
     return False
 
@@ -51,7 +51,7 @@ async def visible_jobs(user: User) -> JobIds | None:
 
 
 def _visible_jobs(user: User) -> JobIds | None:
-    jobs = jobs_for(user)
+    jobs = for_user(user)
     hidden = Job.objects.exclude(pk__in=jobs.values("pk"))
     return frozenset(jobs.values_list("pk", flat=True)) if hidden.exists() else None
 
