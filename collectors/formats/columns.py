@@ -1,0 +1,335 @@
+"""A flight-recorder dump of one rank as typed columns: decoders return it, the wire carries it, analysis eats it.
+
+Standard-library arrays: the node side has no numpy, and ``numpy.frombuffer`` reads them without a copy. What
+repeats from entry to entry (signature of a call, stack) is held once in a table and named by its index, so
+2,000 entries take about 180 kB and a few table rows. Field meanings: PyTorch's FlightRecorder.hpp and
+FlightRecorderDetail.hpp.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from array import array
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+import zstandard
+
+from collectors.formats.trace import RankTrace, TraceError, TraceGroup
+from collectors.wire import limits
+
+NULL: Final = -1
+"""In a column of numbers that exist from 0 up only (ids, sequences, times): the dump does not say. It never
+leaves the columns: findings give None."""
+
+SCHEDULED: Final = 0
+STARTED: Final = 1
+COMPLETED: Final = 2
+STATES: Final = ("scheduled", "started", "completed")
+
+Sizes = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a call passes; equal calls of equal arguments share one."""
+
+    op: str
+    """profiling name without its backend prefix, e.g. ``all_reduce``, ``send 0->1``, ``coalesced``"""
+    is_p2p: bool = False
+    input_sizes: Sizes = ()
+    output_sizes: Sizes = ()
+    input_dtypes: tuple[str, ...] = ()
+    output_dtypes: tuple[str, ...] = ()
+
+
+def _numbers() -> array[int]:
+    return array("q")
+
+
+def _indices() -> array[int]:
+    return array("i")
+
+
+def _flags() -> array[int]:
+    return array("b")
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """Columns of equal length N, in record order. ``NULL`` where the dump does not say."""
+
+    record_id: array[int] = field(default_factory=_numbers)
+    group: array[int] = field(default_factory=_indices)
+    """index into ``TraceColumns.groups``"""
+    sequence: array[int] = field(default_factory=_numbers)
+    """collective_seq_id"""
+    p2p_sequence: array[int] = field(default_factory=_numbers)
+    op_id: array[int] = field(default_factory=_numbers)
+    signature: array[int] = field(default_factory=_indices)
+    """index into ``TraceColumns.signatures``"""
+    stack: array[int] = field(default_factory=_indices)
+    """index into ``TraceColumns.stacks``"""
+    state: array[int] = field(default_factory=_flags)
+    """``SCHEDULED``, ``STARTED``, ``COMPLETED``"""
+    retired: array[int] = field(default_factory=_flags)
+    """0 or 1"""
+    created_ns: array[int] = field(default_factory=_numbers)
+    started_ns: array[int] = field(default_factory=_numbers)
+    completed_ns: array[int] = field(default_factory=_numbers)
+    duration_ns: array[int] = field(default_factory=_numbers)
+    timeout_ms: array[int] = field(default_factory=_numbers)
+
+    def __len__(self) -> int:
+        return len(self.record_id)
+
+
+COLUMNS: Final = tuple(Entries.__slots__)
+_TYPE_OF: Final = {name: getattr(Entries(), name).typecode for name in COLUMNS}
+
+
+@dataclass(frozen=True, slots=True)
+class TraceColumns:
+    """One dump. ``rank`` is the global rank (from the file name or the collector, never from the dump)."""
+
+    rank: int
+    version: str
+    backend: str
+    """prefix most entries carry: ``nccl``, ``gloo``, ...; empty when there is no entry"""
+    groups: tuple[TraceGroup, ...]
+    signatures: tuple[Signature, ...]
+    stacks: tuple[tuple[str, ...], ...]
+    """innermost frame first as the recorder gives them, each ``function (file:line)``"""
+    entries: Entries
+    source: str = ""
+    """file name or capture it came from, for people"""
+    taken_ns: int | None = None
+    """when it was taken, when the collector knows it"""
+
+    @property
+    def truncated(self) -> bool:
+        """The ring overflowed: the first record held is not the first one made."""
+        return bool(self.entries.record_id) and self.entries.record_id[0] > 0
+
+    @property
+    def newest_ns(self) -> int | None:
+        newest = max(self.entries.created_ns, default=NULL)
+        return None if newest == NULL else newest
+
+
+class _PackedGroup(msgspec.Struct, frozen=True, array_like=True):
+    """``members``: little-endian int32 triples (first, stride, count). A world of 24,576 takes 12 bytes."""
+
+    name: str
+    desc: str
+    members: bytes
+    recorder_id: int | None
+    last_enqueued: int | None
+    last_started: int | None
+    last_completed: int | None
+
+
+class _Packed(msgspec.Struct, frozen=True, array_like=True):
+    """On the wire: little-endian column bytes by the order of ``COLUMNS``."""
+
+    rank: int
+    version: str
+    backend: str
+    groups: tuple[_PackedGroup, ...]
+    signatures: tuple[Signature, ...]
+    stacks: tuple[tuple[str, ...], ...]
+    columns: tuple[bytes, ...]
+    source: str
+    taken_ns: int | None
+
+
+def pack(trace: TraceColumns) -> bytes:
+    """Columns as zstd-compressed MessagePack; ``unpack`` gives an equal ``TraceColumns``."""
+    columns = tuple(_little(getattr(trace.entries, name)) for name in COLUMNS)
+    packed = _Packed(
+        trace.rank,
+        trace.version,
+        trace.backend,
+        tuple(map(_packed_group, trace.groups)),
+        trace.signatures,
+        trace.stacks,
+        columns,
+        trace.source,
+        trace.taken_ns,
+    )
+    return zstandard.ZstdCompressor(level=3, write_checksum=True).compress(msgspec.msgpack.encode(packed))
+
+
+def unpack(data: bytes) -> TraceColumns:
+    """Reads what ``pack`` wrote. Bounded: raises ``TraceError`` on anything else or anything too large."""
+    try:
+        size = zstandard.frame_content_size(data)
+        if not 0 <= size <= limits.PART_MAX_DECOMPRESSED_BYTES:
+            raise TraceError(f"a trace of {size} bytes is over the limit or says no size")
+        raw = zstandard.ZstdDecompressor().decompress(
+            data, max_output_size=limits.PART_MAX_DECOMPRESSED_BYTES
+        )
+        packed = msgspec.msgpack.decode(raw, type=_Packed)
+    except (zstandard.ZstdError, msgspec.MsgspecError, RecursionError) as error:
+        raise TraceError(f"not a packed trace: {error}") from error
+    if len(packed.columns) != len(COLUMNS):
+        raise TraceError(f"{len(packed.columns)} columns instead of {len(COLUMNS)}")
+    entries = Entries(
+        **{name: _column(name, part) for name, part in zip(COLUMNS, packed.columns, strict=True)}
+    )
+    trace = TraceColumns(
+        packed.rank,
+        packed.version,
+        packed.backend,
+        tuple(map(_group, packed.groups)),
+        packed.signatures,
+        packed.stacks,
+        entries,
+        packed.source,
+        packed.taken_ns,
+    )
+    check(trace)
+    return trace
+
+
+def _packed_group(group: TraceGroup) -> _PackedGroup:
+    return _PackedGroup(
+        group.name,
+        group.desc,
+        _runs(group.ranks),
+        group.recorder_id,
+        group.last_enqueued,
+        group.last_started,
+        group.last_completed,
+    )
+
+
+def _group(group: _PackedGroup) -> TraceGroup:
+    return TraceGroup(
+        group.name,
+        group.desc,
+        _expanded(group.members),
+        group.recorder_id,
+        group.last_enqueued,
+        group.last_started,
+        group.last_completed,
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _runs(ranks: tuple[int, ...]) -> bytes:
+    """``ranks`` in their order as runs of one stride. Cached: every rank of a job holds the same lists."""
+    runs = array("i")
+    at = 0
+    while at < len(ranks):
+        stride = ranks[at + 1] - ranks[at] if at + 1 < len(ranks) else 1
+        end = at + 1
+        while end < len(ranks) and ranks[end] - ranks[end - 1] == stride:
+            end += 1
+        runs.extend((ranks[at], stride, end - at))
+        at = end
+    return _little(runs)
+
+
+@functools.lru_cache(maxsize=65_536)
+def _expanded(packed: bytes) -> tuple[int, ...]:
+    """The members. Cached, so equal lists of a job's ranks are one object."""
+    runs = array("i")
+    if len(packed) % (3 * runs.itemsize):
+        raise TraceError("a list of members is cut off")
+    runs.frombytes(packed)
+    if sys.byteorder == "big":
+        runs.byteswap()
+    if sum(runs[2::3]) > limits.RANKS_PER_GROUP_MAX or min(runs[2::3], default=1) < 1:
+        raise TraceError(f"more than {limits.RANKS_PER_GROUP_MAX} members in a group")
+    members: list[int] = []
+    for first, stride, count in zip(runs[::3], runs[1::3], runs[2::3], strict=True):
+        members += (first + stride * step for step in range(count))
+    if len(set(members)) != len(members) or min(members, default=0) < 0:
+        raise TraceError("a list of members holds a rank twice or one below 0")
+    return tuple(members)
+
+
+def _little(column: array[int]) -> bytes:
+    if sys.byteorder == "little":
+        return column.tobytes()
+    turned = array(column.typecode, column)
+    turned.byteswap()
+    return turned.tobytes()
+
+
+def _column(name: str, part: bytes) -> array[int]:
+    column = array(_TYPE_OF[name])
+    if len(part) % column.itemsize:
+        raise TraceError(f"column {name} is cut off")
+    column.frombytes(part)
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column
+
+
+def check(trace: TraceColumns) -> None:
+    """Raises ``TraceError`` unless the columns have one length and point into their tables.
+
+    Cost: a few passes in C; no Python step per entry.
+    """
+    entries, count = trace.entries, len(trace.entries)
+    if any(len(getattr(entries, name)) != count for name in COLUMNS):
+        raise TraceError("columns of unequal length")
+    if count > limits.ENTRIES_PER_TRACE_MAX:
+        raise TraceError(f"{count} entries, the limit is {limits.ENTRIES_PER_TRACE_MAX}")
+    if not count:
+        return
+    _inside("group", entries.group, 0, len(trace.groups))
+    _inside("signature", entries.signature, 0, len(trace.signatures))
+    _inside("stack", entries.stack, NULL, len(trace.stacks))
+    _inside("state", entries.state, SCHEDULED, COMPLETED + 1)
+    _inside("retired", entries.retired, 0, 2)
+    for name in COLUMNS:
+        if min(getattr(entries, name)) < NULL:
+            raise TraceError(f"column {name} holds a number below {NULL}")
+
+
+def _inside(name: str, column: array[int], low: int, end: int) -> None:
+    if min(column) < low or max(column) >= end:
+        raise TraceError(f"column {name} points outside its table")
+
+
+def from_trace(trace: RankTrace) -> TraceColumns:
+    """The same dump as columns."""
+    old = trace.entries
+    signatures: dict[Signature, int] = {}
+    stacks: dict[tuple[str, ...], int] = {}
+    made = [
+        Signature(*row)
+        for row in zip(
+            old.op, old.is_p2p, old.input_sizes, old.output_sizes, old.input_dtypes, old.output_dtypes,
+            strict=True,
+        )
+    ]  # fmt: skip
+    entries = Entries(
+        record_id=array("q", old.record_id),
+        group=array("i", old.group),
+        sequence=_filled(old.sequence),
+        p2p_sequence=_filled(old.p2p_sequence),
+        op_id=_filled(old.op_id),
+        signature=array("i", [signatures.setdefault(item, len(signatures)) for item in made]),
+        stack=array("i", [stacks.setdefault(item, len(stacks)) if item else NULL for item in old.frames]),
+        state=array("b", [STATES.index(word) for word in old.state]),
+        retired=array("b", old.retired),
+        created_ns=_filled(old.created_ns),
+        started_ns=_filled(old.started_ns),
+        completed_ns=_filled(old.completed_ns),
+        duration_ns=_filled([None if d is None else int(d * 1e6) for d in old.duration_ms]),
+        timeout_ms=_filled(old.timeout_ms),
+    )
+    return TraceColumns(
+        trace.rank, trace.version, trace.backend, trace.groups, tuple(signatures), tuple(stacks), entries,
+        trace.source, trace.taken_ns,
+    )  # fmt: skip
+
+
+def _filled(values: list[int | None]) -> array[int]:
+    return array("q", [NULL if value is None else value for value in values])
