@@ -1,4 +1,4 @@
-"""A flight-recorder dump of one rank as typed columns: decoders return it, the wire carries it, analysis eats it.
+"""A dump of one rank as typed columns: decoders return it, the wire carries it, the analysis eats it.
 
 Standard-library arrays: the node side has no numpy, and ``numpy.frombuffer`` reads them without a copy. What
 repeats from entry to entry (signature of a call, stack) is held once in a table and named by its index, so
