@@ -14,12 +14,11 @@ import numpy as np
 from django.db.models import Count, F, Max, Q
 from numpy.typing import NDArray
 
+from clusterwatch.analysis import motion
 from clusterwatch.fleet.models import Cluster, Node, Slot
 from clusterwatch.jobs.models import Group, Job, Rank
 
 NO_GPU: Final = -1
-EXIT_NONE, EXIT_ENDED, EXIT_FAILED = 0, 1, 2
-"""``JobLayout.exit``: lives; ended well; ended badly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +60,7 @@ class JobLayout:
     gpu: NDArray[np.int64]
     """``NO_GPU`` where not known"""
     exit: NDArray[np.uint8]
+    """``motion.EXIT_NONE``, ``EXIT_ENDED``, ``EXIT_FAILED``"""
     stopped: NDArray[np.bool_]
     host: NDArray[np.int64]
     """index into ``hosts``"""
@@ -163,9 +163,5 @@ def load_job(job: Job) -> JobLayout:
 
 
 def _exit(rank: Rank) -> int:
-    """How a process ended; the exit status beats what the hook saw (as ``jobs.progress`` says it)."""
-    if rank.exited_at is None:
-        return EXIT_NONE
-    if rank.exit_signal or rank.exit_code:
-        return EXIT_FAILED
-    return EXIT_ENDED if rank.clean_exit or rank.exit_code == 0 else EXIT_FAILED
+    ended = rank.exited_at is not None
+    return motion.how_it_ended(ended, signal=rank.exit_signal, code=rank.exit_code, clean=rank.clean_exit)[0]

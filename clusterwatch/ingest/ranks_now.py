@@ -1,6 +1,6 @@
 """What each rank and group of a job does at this moment. Pure: a layout and hot state in, columns out.
 
-The words are those of ``live/README.md``; ``jobs.progress`` says the same for served pages.
+The decision itself is ``analysis.motion``, which served pages ask too (``jobs.progress``).
 """
 
 from __future__ import annotations
@@ -11,34 +11,27 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from clusterwatch.ingest.layout import EXIT_ENDED, EXIT_FAILED, JobLayout
+from clusterwatch.analysis import motion
+from clusterwatch.analysis.motion import STILL_AFTER_NS
+from clusterwatch.ingest.layout import JobLayout
 from clusterwatch.store import hot
 from collectors.wire.limits import SILENT_AFTER_S
 
-RANK_STATES: Final = ("unknown", "moving", "waiting", "behind", "still", "ended", "failed", "stopped")
-UNKNOWN, MOVING, WAITING, BEHIND, STILL, ENDED, FAILED, STOPPED = range(len(RANK_STATES))
-STILL_AFTER_NS: Final = 3_000_000_000
 SILENT_AFTER_NS: Final = int(SILENT_AFTER_S * 1e9)
 NEVER_NS: Final = np.int64(0)
-_NONE: Final = np.int64(-(2**62))
-"""Below every number a recorder gives."""
+_NO_ID: Final = np.int64(-(2**62))
+"""Below every id a database gives."""
 
 Column = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
-    """(rank, group) rows of a job's newest attempt, columns of length M."""
+class Calls(motion.Calls):
+    """(rank, group) rows of a job's newest attempt, columns of length M; ``place`` is a row of the layout."""
 
-    place: Column
-    """row of the rank in the layout"""
-    group: Column
-    """index into ``group_ids``"""
     group_ids: Column
-    number: Column
-    """collective sequence number, else the recorder's own"""
+    """what ``group`` points into"""
     has_sequence: NDArray[np.bool_]
-    in_flight: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +39,7 @@ class RanksNow:
     """Ranks of a job in the order of its layout: columns of length N, times 0 where nothing is known."""
 
     state: NDArray[np.uint8]
-    """index into ``RANK_STATES``"""
+    """index into ``motion.RANK_STATES``"""
     seen_ns: Column
     moved_ns: Column
     heard_ns: Column
@@ -64,23 +57,18 @@ def look(layout: JobLayout, progress: hot.JobProgress, now_ns: int) -> RanksNow:
     seen_ns = _column(progress.seen_ns, row_of, 0)
     moved_ns = _column(progress.moved_ns, row_of, 0)
     calls = _calls(layout, progress)
-    waiting, behind = _waiting_and_behind(len(layout.rank_id), calls)
+    waiting, behind = motion.waiting_and_behind(len(layout.rank_id), calls)
     moves = now_ns - moved_ns <= STILL_AFTER_NS
-    state = np.select(
-        [
-            layout.exit == EXIT_FAILED,
-            layout.exit == EXIT_ENDED,
-            now_ns - seen_ns > SILENT_AFTER_NS,
-            layout.stopped,
-            moves,
-            waiting,
-            behind > 0,
-        ],
-        [FAILED, ENDED, UNKNOWN, STOPPED, MOVING, WAITING, BEHIND],
-        STILL,
+    state = motion.states(
+        exits=layout.exit,
+        silent=now_ns - seen_ns > SILENT_AFTER_NS,
+        stopped=layout.stopped,
+        moves=moves,
+        waiting=waiting,
+        behind=behind,
     )
     return RanksNow(
-        state=state.astype(np.uint8),
+        state=state,
         seen_ns=seen_ns,
         moved_ns=moved_ns,
         heard_ns=_column(progress.heard_ns, row_of, 0),
@@ -96,7 +84,7 @@ def rows(*, wanted: Column, held: Column) -> Column:
     order = np.argsort(held, kind="stable")
     places = np.searchsorted(held[order], wanted)
     found = np.append(order, -1)[places]
-    return np.where(np.append(held, _NONE)[found] == wanted, found, -1)
+    return np.where(np.append(held, _NO_ID)[found] == wanted, found, -1)
 
 
 def _column(values: NDArray[Any], rows: Column, missing: int) -> Column:
@@ -112,29 +100,12 @@ def _calls(layout: JobLayout, progress: hot.JobProgress) -> Calls:
     return Calls(
         place=place[known],
         group=group,
+        group_count=len(group_ids),
         group_ids=group_ids,
-        number=np.where(sequence >= 0, sequence, enqueued),
+        number=motion.newest_number(sequence, enqueued),
         has_sequence=sequence >= 0,
         in_flight=enqueued > progress.completed[known],
     )
-
-
-def _waiting_and_behind(rank_count: int, calls: Calls) -> tuple[NDArray[np.bool_], Column]:
-    """Ranks with a call of their own in flight; and how many calls each is behind its groups' waiters."""
-    waiting = np.zeros(rank_count, bool)
-    waiting[calls.place[calls.in_flight]] = True
-    front = waiters_front(calls)
-    behind = np.zeros(rank_count, np.int64)
-    lag = np.where(front[calls.group] == _NONE, 0, front[calls.group] - calls.number)
-    np.maximum.at(behind, calls.place, lag)
-    return waiting, behind
-
-
-def waiters_front(calls: Calls) -> Column:
-    """Per group the highest number at which a member waits; far below zero where nobody waits."""
-    front = np.full(len(calls.group_ids), _NONE, np.int64)
-    np.maximum.at(front, calls.group[calls.in_flight], calls.number[calls.in_flight])
-    return front
 
 
 def stuck_groups(now: RanksNow, now_ns: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_], Column]:

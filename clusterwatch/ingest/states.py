@@ -9,10 +9,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from clusterwatch.analysis import motion
+from clusterwatch.analysis.motion import RANK_STATES, STILL_AFTER_NS
 from clusterwatch.fleet.overview import STATE_OF_BYTE, STATES
 from clusterwatch.ingest import ranks_now
 from clusterwatch.ingest.layout import ClusterLayout, JobLayout
-from clusterwatch.ingest.ranks_now import RANK_STATES, Column, RanksNow
+from clusterwatch.ingest.ranks_now import Column, RanksNow
 from clusterwatch.store import hot
 from collectors.wire.records import PHASES
 
@@ -131,7 +133,7 @@ def _reports(ranks: RanksNow, now_ns: int) -> NDArray[np.bool_]:
 def _job_head(job: JobNow, now_ns: int) -> State:
     """What a job's line and its own topic both say."""
     step, phase, moved_ns = ranks_now.job_line(job.ranks)
-    still = moved_ns > 0 and now_ns - moved_ns > ranks_now.STILL_AFTER_NS
+    still = moved_ns > 0 and now_ns - moved_ns > STILL_AFTER_NS
     return {
         "key": job.layout.key,
         "name": job.layout.name,
@@ -167,7 +169,7 @@ def job_state(job: JobNow, now_ns: int, gateway_ns: int | None) -> State:
             "phases": ranks.phase.astype(np.uint8).tobytes(),
             "phase_names": list(PHASES),
             "steps_behind": _or_none(newest_step - ranks.step, ranks.step < 0),
-            "still_since_s": _since_s(ranks.moved_ns, now_ns - ranks_now.STILL_AFTER_NS),
+            "still_since_s": _since_s(ranks.moved_ns, now_ns - STILL_AFTER_NS),
             "hook_silent_since_s": _since_s(ranks.heard_ns, now_ns - HOOK_SILENT_AFTER_NS),
             "behind": _or_none(ranks.behind, ranks.seen_ns == 0),
             "rank_counts": {word: int(count) for word, count in zip(RANK_STATES, counts, strict=True)},
@@ -213,7 +215,7 @@ def _open_call(job: JobNow, row: int, moved_ns: int) -> State | None:
     if group is None:
         return None
     mine = calls.group == row
-    front = int(ranks_now.waiters_front(calls)[row])
+    front = int(motion.waiters_front(calls)[row])
     numbers = dict(zip(job.layout.rank[calls.place[mine]].tolist(), calls.number[mine].tolist(), strict=True))
     missing = [rank for rank in sorted(numbers) if numbers[rank] < front]
     return {

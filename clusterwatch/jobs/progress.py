@@ -9,17 +9,16 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import redis
 
+from clusterwatch.analysis import motion
 from clusterwatch.jobs.models import Group, Job, Rank
 from clusterwatch.store import hot
 from collectors.wire.limits import SILENT_AFTER_S
 from collectors.wire.records import PHASES
-
-MOVING_WITHIN_S = 3.0
-"""A rank that moved within so long is moving; a group whose waiters have not is shown as stuck."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +135,14 @@ def job_live(job_ids: Iterable[int]) -> dict[int, JobLive]:
     return found
 
 
+_WHY: Final = {
+    motion.STOPPED: "the process is stopped (state T)",
+    motion.BEHIND: "peers wait in a call this rank has not issued",
+    motion.WAITING: "waits inside a call for others",
+    motion.STILL: "neither moves nor waits in a call",
+}
+
+
 class _Looks:
     """Hot state of one job, read once, with what each rank's state rests on."""
 
@@ -146,67 +153,52 @@ class _Looks:
         links = zip(nodes.link.tolist(), nodes.seen_ns.tolist(), strict=True)
         self.nodes: dict[int, tuple[int, int]] = dict(zip(nodes.node_id.tolist(), links, strict=True))
         self.row_of = {rank_id: row for row, rank_id in enumerate(self.progress.rank_id.tolist())}
-        self.waiting, self.behind = _waiting_and_behind(self.progress)
 
-    def state(self, rank: Rank) -> tuple[str, str]:
-        """One of the state words, and why."""
-        if rank.exited_at is not None:
-            return _exit_words(rank)
-        row = self.row_of.get(rank.pk)
+    def states(self, ranks: Sequence[Rank]) -> list[tuple[str, str]]:
+        """One of the state words for each rank, and why."""
+        unseen = [self._unseen(rank) for rank in ranks]
+        ends = [_how_it_ended(rank) for rank in ranks]
+        waiting, behind = motion.waiting_and_behind(len(self.progress.rank_id), _calls(self.progress))
+        rows = np.array([self.row_of.get(rank.pk, -1) for rank in ranks], np.int64)
+        state = motion.states(
+            exits=np.array([kind for kind, _ in ends], np.uint8),
+            silent=np.array([bool(why) for why in unseen], bool),
+            stopped=np.array([rank.process_state == "stopped" for rank in ranks], bool),
+            moves=self.now_ns - np.append(self.progress.moved_ns, 0)[rows] <= motion.STILL_AFTER_NS,
+            waiting=np.append(waiting, False)[rows],
+            behind=np.append(behind, 0)[rows],
+        )
+        return [
+            (motion.RANK_STATES[place], why or (unheard if place == motion.UNKNOWN else _WHY.get(place, "")))
+            for place, (_, why), unheard in zip(state.tolist(), ends, unseen, strict=True)
+        ]
+
+    def _unseen(self, rank: Rank) -> str:
+        """Why nothing is known of the rank at this moment; empty where its word is fresh."""
         node = self.nodes.get(rank.node_id)
-        if row is None or node is None:
-            return "unknown", "no hot frame carries this rank"
-        if node[0] != hot.OPEN:
-            return "unknown", "the agent's connection is closed"
-        if self._older(node[1], SILENT_AFTER_S):
-            return "unknown", "the node is silent"
-        if rank.process_state == "stopped":
-            return "stopped", "the process is stopped (state T)"
-        if not self._older(int(self.progress.moved_ns[row]), MOVING_WITHIN_S):
-            return "moving", ""
-        if row in self.behind:
-            return "behind", "peers wait in a call this rank has not issued"
-        if row in self.waiting:
-            return "waiting", "waits inside a call for others"
-        return "still", "neither moves nor waits in a call"
-
-    def _older(self, at_ns: int, seconds: float) -> bool:
-        return self.now_ns - at_ns > seconds * 1e9
+        if rank.pk not in self.row_of or node is None:
+            return "no hot frame carries this rank"
+        link, seen_ns = node
+        if link != hot.OPEN:
+            return "the agent's connection is closed"
+        return "the node is silent" if self.now_ns - seen_ns > SILENT_AFTER_S * 1e9 else ""
 
 
-def _exit_words(rank: Rank) -> tuple[str, str]:
-    if rank.exit_signal:
-        return "failed", f"ended by signal {rank.exit_signal}"
-    if rank.exit_code:
-        return "failed", f"exit code {rank.exit_code}"
-    if rank.clean_exit or rank.exit_code == 0:
-        return "ended", ""
-    return "failed", "ended without a clean exit"
+def _how_it_ended(rank: Rank) -> tuple[int, str]:
+    ended = rank.exited_at is not None
+    return motion.how_it_ended(ended, signal=rank.exit_signal, code=rank.exit_code, clean=rank.clean_exit)
 
 
-def _waiting_and_behind(progress: hot.JobProgress) -> tuple[set[int], set[int]]:
-    """Rows of ranks with a call of their own in flight, and of ranks below a front at which peers wait."""
-    calls = zip(
-        progress.row.tolist(),
-        progress.group_id.tolist(),
-        progress.enqueued.tolist(),
-        progress.completed.tolist(),
-        progress.sequence.tolist(),
-        strict=True,
+def _calls(progress: hot.JobProgress) -> motion.Calls:
+    known = progress.group_id >= 0
+    groups, group = np.unique(progress.group_id[known], return_inverse=True)
+    return motion.Calls(
+        place=progress.row[known].astype(np.int64),
+        group=group,
+        group_count=len(groups),
+        number=motion.newest_number(progress.sequence[known], progress.enqueued[known]),
+        in_flight=progress.enqueued[known] > progress.completed[known],
     )
-    waiting: set[int] = set()
-    issued: list[tuple[int, int, int]] = []
-    front: dict[int, int] = {}
-    for row, group, enqueued, completed, sequence in calls:
-        number = sequence if sequence >= 0 else enqueued
-        issued.append((row, group, number))
-        if enqueued > completed:
-            waiting.add(row)
-    for row, group, number in issued:
-        if row in waiting:
-            front[group] = max(number, front.get(group, number))
-    behind = {row for row, group, number in issued if number < front.get(group, number)}
-    return waiting, behind - waiting
 
 
 def rank_views(job: Job, ranks: Sequence[Rank]) -> list[RankView]:
@@ -215,11 +207,11 @@ def rank_views(job: Job, ranks: Sequence[Rank]) -> list[RankView]:
     Cost: two reads of hot state, linear in ranks and (rank, group) rows.
     """
     looks = _Looks(job.pk)
-    return [_rank_view(rank, looks) for rank in ranks]
+    words = looks.states(ranks)
+    return [_rank_view(rank, looks, *said) for rank, said in zip(ranks, words, strict=True)]
 
 
-def _rank_view(rank: Rank, looks: _Looks) -> RankView:
-    state, why = looks.state(rank)
+def _rank_view(rank: Rank, looks: _Looks, state: str, why: str) -> RankView:
     row, progress = looks.row_of.get(rank.pk), looks.progress
     step = int(progress.step[row]) if row is not None else -1
     phase = int(progress.phase[row]) if row is not None else 0
@@ -261,10 +253,7 @@ def group_views(job: Job, groups: Sequence[Group], ranks: Sequence[Rank]) -> lis
     rank_of = {rank.pk: rank.rank for rank in ranks}
     numbers: dict[int, dict[int, int]] = {}
     moved: dict[int, int] = {}
-    best = [
-        s if s >= 0 else e
-        for s, e in zip(progress.sequence.tolist(), progress.enqueued.tolist(), strict=True)
-    ]
+    best = motion.newest_number(progress.sequence, progress.enqueued).tolist()
     for row, group_id, number in zip(progress.row.tolist(), progress.group_id.tolist(), best, strict=True):
         rank = rank_of.get(int(progress.rank_id[row]))
         if rank is None:
@@ -279,7 +268,7 @@ def _group_view(group: Group, numbers: dict[int, int], moved_ns: int, now_ns: in
     front = max(numbers.values(), default=-1)
     joined = tuple(r for r in members if numbers.get(r) == front) if front >= 0 else ()
     missing = tuple(r for r in members if r in numbers and numbers[r] < front)
-    still = moved_ns > 0 and now_ns - moved_ns > MOVING_WITHIN_S * 1e9
+    still = moved_ns > 0 and now_ns - moved_ns > motion.STILL_AFTER_NS
     state = "unknown" if not numbers else "stuck" if missing and still else "ok"
     return GroupView(
         id=group.pk,

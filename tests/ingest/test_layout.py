@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from clusterwatch.analysis.motion import EXIT_FAILED
 from clusterwatch.fleet.models import Cluster, Node, Slot
-from clusterwatch.ingest.layout import EXIT_FAILED, Layouts
+from clusterwatch.ingest.layout import Layouts
 from clusterwatch.jobs.models import Group, Job, Rank
 
 pytestmark = pytest.mark.django_db

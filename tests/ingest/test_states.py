@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from clusterwatch.analysis.motion import EXIT_ENDED, EXIT_FAILED, RANK_STATES
 from clusterwatch.fleet.overview import STATE_OF_BYTE
 from clusterwatch.ingest import ranks_now, states
-from clusterwatch.ingest.layout import EXIT_ENDED, EXIT_FAILED, ClusterLayout, GroupLayout, JobLayout
+from clusterwatch.ingest.layout import ClusterLayout, GroupLayout, JobLayout
 from clusterwatch.store import hot
 
 S = 1_000_000_000
@@ -93,7 +94,7 @@ def cluster(heard: hot.NodeStates, *jobs: states.JobNow, closed: int | None = No
 
 
 def rank_words(now: states.JobNow) -> list[str]:
-    return [ranks_now.RANK_STATES[state] for state in now.ranks.state]
+    return [RANK_STATES[state] for state in now.ranks.state]
 
 
 # --- the cluster ------------------------------------------------------------------------------------------
