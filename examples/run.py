@@ -46,7 +46,7 @@ class Plan:
     state_dir: Path = ROOT / ".clusterwatch"
     fault: str = ""
     fault_rank: int = 5
-    fault_step: int = 20
+    fault_step: int = 60
     scenario: str = "healthy"
     steps: int = 1_000_000
     job: str = ""
@@ -292,7 +292,7 @@ def parse(argv: list[str] | None = None) -> Plan:
     parser.add_argument(
         "--fault-rank", type=int, default=int(environ.get("FAULT_RANK", "5")), choices=range(8)
     )
-    parser.add_argument("--fault-step", type=int, default=int(environ.get("FAULT_STEP", "20")))
+    parser.add_argument("--fault-step", type=int, default=int(environ.get("FAULT_STEP", "60")))
     parser.add_argument("--scenario", default=environ.get("SCENARIO", "healthy"), choices=SCENARIOS)
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--job", default="", help="job id; made from the time when left out")

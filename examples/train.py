@@ -251,7 +251,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--scenario", choices=SCENARIOS, default="healthy")
     parser.add_argument("--fault", choices=KINDS, default="")
     parser.add_argument("--fault-rank", type=int, default=5)
-    parser.add_argument("--fault-step", type=int, default=20)
+    parser.add_argument("--fault-step", type=int, default=60)
     options = parser.parse_args(argv)
     if options.scenario == "evaluation" and not options.evaluate_every:
         options.evaluate_every = options.checkpoint_every
