@@ -70,13 +70,14 @@ class GatewayProcess:
     url: str
 
     @classmethod
-    def start(cls, stack: Stack) -> GatewayProcess:
-        """Returns when it says that it is ready."""
+    def start(cls, stack: Stack, **settings: str) -> GatewayProcess:
+        """Returns when it says that it is ready. ``settings``: further environment of the process."""
         parts = urlsplit(stack.database_url)
         url = urlunsplit(parts._replace(path="/" + str(connection.settings_dict["NAME"])))
         environment = os.environ | {
             "CLUSTERWATCH_DATABASE_URL": url,
             "CLUSTERWATCH_GATEWAY_BIND": "127.0.0.1:0",
+            **settings,
         }
         log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as the process
         process = subprocess.Popen(
