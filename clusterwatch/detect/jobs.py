@@ -18,9 +18,13 @@ from clusterwatch.incidents import services
 from clusterwatch.incidents.models import LIVE_STATES, Incident
 from clusterwatch.incidents.services import moment
 from clusterwatch.jobs.models import Job
+from clusterwatch.jobs.services import set_heard_of
 
 WATCH_ENDED: Final = timedelta(seconds=60)
 """A job that ended is looked at for so long: late exits, and a restart that does not come."""
+UNHEARD_NS: Final = 10 * 60 * 10**9
+"""After so long without a frame of any living process a job counts no more as running: its hosts may be gone
+for good, and nobody will tell its end. Longer than a reboot of a gateway or a switch takes."""
 STALLS: Final = frozenset({"hang", "none", "unknown"})
 """Classes of incidents that are over when the job moves."""
 
@@ -49,9 +53,24 @@ def detect_job(job_id: int, now_ns: int) -> None:
         else:
             _settle(scene, judgement)
     agents.handle(scene, judgement)
+    _keep_state(scene)
     if before is None or now_ns - before.at_ns >= LOOKS_APART_NS:
         kept.keep(glance(scene.look))
     memory.save(job_id, kept)
+
+
+def _keep_state(scene: Scene) -> None:
+    """A running job that no node has spoken of for long is in an unknown state until one does again."""
+    alive = [row for row, rank in enumerate(scene.ranks) if rank.exited_at is None]
+    if not alive or scene.job.state not in (Job.State.RUNNING, Job.State.UNKNOWN):
+        return
+    newest_ns = max(int(scene.look.seen_ns[row]) for row in alive)
+    registered_ns = max(int(scene.ranks[row].started_at.timestamp() * 1e9) for row in alive)
+    silent_ns = scene.look.word_ns - max(newest_ns, registered_ns)
+    if silent_ns > UNHEARD_NS:
+        set_heard_of(scene.job.pk, False)
+    elif newest_ns and scene.look.word_ns - newest_ns < UNHEARD_NS:
+        set_heard_of(scene.job.pk, True)
 
 
 def _settle(scene: Scene, judgement: Judgement) -> None:

@@ -80,6 +80,15 @@ def expire_captures() -> int:
     return late.update(state=Capture.State.EXPIRED, done_at=timezone.now())
 
 
+def set_heard_of(job_id: int, heard_of: bool) -> bool:
+    """Whether any node still speaks of a job that has not ended; True when its state changed by it."""
+    before, after = Job.State.RUNNING, Job.State.UNKNOWN
+    if heard_of:
+        before, after = after, before
+    living = Job.objects.filter(pk=job_id, ended_at__isnull=True, state=before)
+    return living.update(state=after) == 1
+
+
 def _nodes_of(job: Job, ranks: Sequence[int] | None) -> list[int]:
     """Nodes that hold a living rank of the request, by id."""
     wanted = Q(job=job, attempt=job.attempt, exited_at__isnull=True)

@@ -219,6 +219,10 @@ class FakeJob:
 
     # --- what detection made of it -----------------------------------------------------------------------
 
+    def state(self) -> str:
+        """Of the job, as the database has it."""
+        return Job.objects.get(pk=self.job.pk).state
+
     def incident(self) -> Incident:
         return Incident.objects.get(job=self.job)
 

@@ -310,3 +310,28 @@ def test_an_empty_hot_state_says_nothing(fake_job: FakeJob, valkey: object) -> N
     fake_job.gateway_alive = False
     fake_job.ticks(12)
     assert fake_job.incidents() == []
+
+
+# --- jobs nobody speaks of any more -----------------------------------------------------------------------
+
+
+def test_a_job_whose_hosts_are_gone_for_good_is_no_longer_called_running(fake_job: FakeJob) -> None:
+    fake_job.train(10)
+    for host in range(4):
+        fake_job.freeze_host(host)
+    fake_job.ticks(30)
+    assert fake_job.state() == "running"
+    fake_job.tick(600)
+    assert fake_job.state() == "unknown"
+    for host in range(4):
+        fake_job.regain_agent(host)
+    fake_job.train(2)
+    assert fake_job.state() == "running"
+
+
+def test_one_host_that_still_speaks_keeps_a_job_running(fake_job: FakeJob) -> None:
+    fake_job.train(10)
+    for host in range(3):
+        fake_job.freeze_host(host)
+    fake_job.tick(700)
+    assert fake_job.state() == "running"
