@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from clusterwatch.analysis.columns import View
+from collectors.formats import columns
+
+if TYPE_CHECKING:
+    from clusterwatch.analysis.columns import View
 
 _SAME_BOTH: Final = frozenset(
     {"allreduce", "reduce", "broadcast", "allreducebarrier", "allgather", "allgatherbase", "reducescatter",
@@ -57,6 +60,29 @@ def plain(op: str) -> str:
 
 def _counts(shapes: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
     return tuple(prod(shape) for shape in shapes)
+
+
+def comparable(passed: columns.Signature, coalesced: bool = False) -> Signature:
+    """What members must share of a call; ``coalesced``: it is made of several entries."""
+    op, name = passed.op, plain(passed.op)
+    sent, received = _counts(passed.input_sizes), _counts(passed.output_sizes)
+    types = passed.input_dtypes or passed.output_dtypes
+    if coalesced or "coalesced" in name:
+        return Signature(op, (), (), ())
+    if name in _SAME_BOTH:
+        return Signature(op, sent, received, types)
+    if name in _SAME_INPUT:
+        return Signature(op, sent, (), passed.input_dtypes)
+    if name in _SAME_OUTPUT:
+        return Signature(op, (), received, passed.output_dtypes)
+    if name in TOTALS:
+        return Signature(op, (), (), types)
+    return Signature(op, (), (), ())
+
+
+def element_count(shapes: columns.Sizes) -> int:
+    """Elements of all tensors together."""
+    return sum(_counts(shapes))
 
 
 def signature(view: View, sequence: int) -> Signature | None:

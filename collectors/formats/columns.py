@@ -198,7 +198,7 @@ def _packed_group(group: TraceGroup) -> _PackedGroup:
     return _PackedGroup(
         group.name,
         group.desc,
-        _runs(group.ranks),
+        member_runs(group.ranks),
         group.recorder_id,
         group.last_enqueued,
         group.last_started,
@@ -210,7 +210,7 @@ def _group(group: _PackedGroup) -> TraceGroup:
     return TraceGroup(
         group.name,
         group.desc,
-        _expanded(group.members),
+        members_of(group.members),
         group.recorder_id,
         group.last_enqueued,
         group.last_started,
@@ -219,7 +219,7 @@ def _group(group: _PackedGroup) -> TraceGroup:
 
 
 @functools.lru_cache(maxsize=4096)
-def _runs(ranks: tuple[int, ...]) -> bytes:
+def member_runs(ranks: tuple[int, ...]) -> bytes:
     """``ranks`` in their order as runs of one stride. Cached: every rank of a job holds the same lists."""
     runs = array("i")
     at = 0
@@ -234,7 +234,7 @@ def _runs(ranks: tuple[int, ...]) -> bytes:
 
 
 @functools.lru_cache(maxsize=65_536)
-def _expanded(packed: bytes) -> tuple[int, ...]:
+def members_of(packed: bytes) -> tuple[int, ...]:
     """The members. Cached, so equal lists of a job's ranks are one object."""
     runs = array("i")
     if len(packed) % (3 * runs.itemsize):
