@@ -1,115 +1,125 @@
 """What one rank's dump says of one process group: the numbers it issued, and which of them are still open.
 
-In: ``RankTrace``. Out: ``View`` per (group, rank). One linear pass per trace; of a long ring only the newest
-calls and every open one are kept, so memory follows ranks x groups.
+In: a ``Window``. Out: ``View`` per (group, rank), built only where somebody asks for it. An entry is a row of
+``Window.calls``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Final
+import functools
 
-from collectors.formats.trace import RankTrace
+import numpy as np
 
-KEPT_CALLS: Final = 256
-"""Newest calls of a group that stay comparable; when a job stops, its error is a few calls old."""
+from clusterwatch.analysis.signature import Passed, comparable
+from clusterwatch.analysis.tables import GROUP, Rows, Window
+from collectors.formats.columns import NULL, STATES, Signature
+
+_NAMES = GROUP.names or ()
 
 
-@dataclass(slots=True, eq=False)
+def is_gloo(window: Window) -> bool:
+    return window.gloo
+
+
 class View:
     """One rank's calls in one group. Sequence numbers are collective_seq_id."""
 
-    rank: int
-    trace: RankTrace
-    index: int
-    """of the group in ``trace.groups``"""
-    low: int | None = None
-    """lowest collective held"""
-    high: int | None = None
-    """highest collective held: the last one issued"""
-    calls: dict[int, list[int]] = field(default_factory=dict)
-    """sequence -> entries (several for a coalesced call), newest ``KEPT_CALLS`` and all open ones"""
-    open: list[int] = field(default_factory=list)
-    """sequences issued and not finished, rising"""
-    timed_out: set[int] = field(default_factory=set)
-    """sequences retired without being finished: the watchdog gave up on them"""
-    p2p_open: list[int] = field(default_factory=list)
-    """entries of sends and receives that are not known to be finished, in record order"""
-    p2p_used: bool = False
+    def __init__(self, window: Window, index: int) -> None:
+        row = dict(zip(_NAMES, window.groups[index].item(), strict=True))
+        self.rank = window.rank
+        self.window = window
+        self.index = index
+        """of the group in ``window.groups``"""
+        self.low: int | None = _known(row["low"])
+        """lowest collective held"""
+        self.high: int | None = _known(row["high"])
+        """highest collective held: the last one issued"""
+        self.first_open: int | None = _known(row["first_open"])
+        self.open_count: int = row["open_count"]
+        """open calls, kept or not"""
+        self.p2p_used: bool = row["p2p_count"] > 0
+        self._calls: Rows = window.calls[row["first_call"] : row["end_call"]]
+        self._first_call: int = row["first_call"]
+
+    @functools.cached_property
+    def open(self) -> list[int]:
+        """Sequences issued and not finished, rising; the oldest ``window.OPEN_CALLS_MAX`` and the newest."""
+        found: list[int] = self._calls["sequence"][~self._calls["finished"]].tolist()
+        return found
+
+    @functools.cached_property
+    def timed_out(self) -> set[int]:
+        """Open sequences that were retired: the watchdog gave up on them."""
+        return set(self._calls["sequence"][~self._calls["finished"] & self._calls["retired"]].tolist())
+
+    @functools.cached_property
+    def p2p_open(self) -> list[int]:
+        """Rows of ``window.p2p``: sends and receives of this group that are not known to be finished."""
+        found: list[int] = np.flatnonzero(self.window.p2p["group"] == self.index).tolist()
+        return found
+
+    @functools.cached_property
+    def _entries(self) -> dict[int, int]:
+        numbers = self._calls["sequence"].tolist()
+        return dict(zip(numbers, range(self._first_call, self._first_call + len(numbers)), strict=True))
+
+    @functools.cached_property
+    def _older(self) -> dict[int, tuple[int, bool]]:
+        """sequence -> signature and whether coalesced, of calls that only the tail of the ring holds."""
+        tail = self.window.tail
+        mine = tail[tail["group"] == self.index]
+        held: dict[int, tuple[int, bool]] = {}
+        for number, signature in zip(mine["sequence"].tolist(), mine["signature"].tolist(), strict=True):
+            held[number] = (signature, number in held)
+        return held
 
     def issued(self, sequence: int) -> bool:
         return self.high is not None and sequence <= self.high
 
     def entry(self, sequence: int) -> int | None:
         """The entry that tells the state of a call: the last one, which closes a coalesced call."""
-        entries = self.calls.get(sequence)
-        return entries[-1] if entries else None
+        return self._entries.get(sequence)
 
-    @property
-    def first_open(self) -> int | None:
-        return self.open[0] if self.open else None
+    def held(self) -> list[int]:
+        """Sequences whose state is kept, rising."""
+        return list(self._entries)
 
+    def state(self, entry: int) -> str:
+        return STATES[int(self.window.calls["state"][entry])]
 
-def is_gloo(trace: RankTrace) -> bool:
-    return trace.backend == "gloo"
+    def retired(self, entry: int) -> bool:
+        return bool(self.window.calls["retired"][entry])
 
+    def place(self, entry: int) -> int:
+        """Place in the ring: a later call of the rank, of whatever group, has a greater one."""
+        return int(self.window.calls["at"][entry])
 
-def _finished(trace: RankTrace, at: int, gloo: bool) -> bool:
-    """On gloo ``state`` stays "scheduled" for ever and ``retired`` is the only mark of an end."""
-    entries = trace.entries
-    if gloo:
-        return entries.retired[at]
-    return entries.state[at] == "completed" or entries.completed_ns[at] is not None
+    def created_ns(self, entry: int) -> int | None:
+        return _known(int(self.window.calls["created_ns"][entry]))
 
+    def timeout_ms(self, entry: int) -> int | None:
+        return _known(int(self.window.calls["timeout_ms"][entry]))
 
-def views_of(trace: RankTrace) -> dict[int, View]:
-    """``View`` per group index of ``trace``; groups without an entry are absent. Cost: O(entries)."""
-    gloo = is_gloo(trace)
-    entries = trace.entries
-    views: dict[int, View] = {}
-    closed_batches: set[tuple[int, int | None]] = set()
-    for at in range(len(entries) - 1, -1, -1):  # newest first, so that the newest calls are the kept ones
-        group = entries.group[at]
-        view = views.get(group)
-        if view is None:
-            view = views[group] = View(trace.rank, trace, group)
-        if entries.is_p2p[at]:
-            _add_p2p(view, at, _finished(trace, at, gloo), closed_batches)
-            continue
-        sequence = entries.sequence[at]
-        if sequence is None:
-            continue
-        part = view.low == sequence  # newest first: an equal number is an earlier part of a coalesced call
-        view.high = sequence if view.high is None else max(view.high, sequence)
-        view.low = sequence if view.low is None else min(view.low, sequence)
-        if part:
-            view.calls.get(sequence, []).insert(0, at)
-        else:
-            _add_call(view, sequence, at, _finished(trace, at, gloo), gloo)
-    for view in views.values():
-        view.open.sort()
-        view.p2p_open.reverse()
-    return views
+    def site(self, entry: int) -> str:
+        """The line of the user's code that made the call; empty without stacks."""
+        number = int(self.window.calls["site"][entry])
+        return self.window.sites[number] if number != NULL else ""
+
+    def recorded(self, entry: int) -> Signature:
+        """All that the recorder noted of the call's arguments."""
+        return self.window.call_signatures[int(self.window.calls["signature"][entry])]
+
+    def op(self, entry: int) -> str:
+        return self.recorded(entry).op
+
+    def passed(self, sequence: int) -> Passed | None:
+        """What the rank passed in a call, as far as members must agree; None when no dump holds it."""
+        entry = self.entry(sequence)
+        if entry is not None:
+            return comparable(self.recorded(entry), int(self.window.calls["parts"][entry]) > 1)
+        older = self._older.get(sequence)
+        return None if older is None else comparable(self.window.call_signatures[older[0]], older[1])
 
 
-def _add_call(view: View, sequence: int, at: int, finished: bool, gloo: bool) -> None:
-    if not finished:
-        view.open.append(sequence)
-        if not gloo and view.trace.entries.retired[at]:
-            view.timed_out.add(sequence)
-    elif len(view.calls) >= KEPT_CALLS:
-        return
-    view.calls[sequence] = [at]
-
-
-def _add_p2p(view: View, at: int, finished: bool, closed: set[tuple[int, int | None]]) -> None:
-    """A member of a batch stays "scheduled" for ever: its closing entry tells (public issue 137969)."""
-    entries = view.trace.entries
-    view.p2p_used = True
-    batch = (view.index, entries.p2p_sequence[at])
-    if entries.op[at] == "coalesced":
-        if finished:
-            closed.add(batch)
-        return
-    if not finished and batch not in closed:
-        view.p2p_open.append(at)
+def _known(number: int) -> int | None:
+    return None if number == NULL else number

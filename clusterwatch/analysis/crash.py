@@ -125,7 +125,7 @@ def judge(observation: Observation) -> Root | None:
 def _bare_abort(failure: Failure, observation: Observation) -> bool:
     """An abort without a word, and no ring to read: gloo aborts a rank for its peer's wrong size too."""
     fact = failure.fact
-    return fact.exit_signal == 6 and fact.exception is None and not observation.traces
+    return fact.exit_signal == 6 and fact.exception is None and not observation.windows
 
 
 def _only_effects(failed: list[Failure]) -> Root:

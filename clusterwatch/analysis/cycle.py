@@ -7,24 +7,30 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
+
 from clusterwatch.analysis import pattern
 from clusterwatch.analysis.groups import Group, World
 from clusterwatch.analysis.root import Root
 from clusterwatch.analysis.sentence import noun
-from clusterwatch.analysis.waitfor import Wait, WaitGraph, op_of
+from clusterwatch.analysis.waitfor import WaitGraph
 
 
 def judge(world: World, graph: WaitGraph, ring: frozenset[int]) -> Root:
     """The ring as one finding: by majority of the ranks that take part in both calls, else suspects."""
-    waits = [w for w in graph.open if w.rank in ring and (w.absent or w.behind)]
-    calls = _calls(waits)
+    open_calls = {
+        call: ranks
+        for call in graph.calls
+        if (call.absent or call.behind) and (ranks := [rank for rank in call.waiting if rank in ring])
+    }
+    calls: _Calls = {(call.group, call.sequence): ranks for call, ranks in open_calls.items()}
     extra = _beyond_siblings(calls, world)
     odd = extra or _minority(calls, world) or _outvoted(calls, ring) or _unexpected(calls, world)
     kept = [c for c in calls if not set(calls[c]) <= odd] or list(calls)
     if extra:
         kept = [c for c in calls if set(calls[c]) <= extra]
     main = max(kept, key=lambda c: (len(c[0].views), len(calls[c]), -c[1], c[0].key))
-    op = next(op_of(w) for w in waits if (w.group, w.sequence) == main)
+    op = next(call.op for call in open_calls if (call.group, call.sequence) == main)
     ordered = sorted(calls.items(), key=lambda item: (item[0][0].key, item[0][1]))
     why = [
         f"{noun(ranks)} in call {sequence} of {group.role} ({group.name})"
@@ -52,13 +58,6 @@ def _verdict_line(extra: bool, odd: set[int], ring: frozenset[int]) -> str:
     return "the ranks of the ring are evenly split, so the deviating one cannot be told"
 
 
-def _calls(waits: list[Wait]) -> dict[tuple[Group, int], list[int]]:
-    calls: dict[tuple[Group, int], list[int]] = {}
-    for wait in waits:
-        calls.setdefault((wait.group, wait.sequence), []).append(wait.rank)
-    return calls
-
-
 _Calls = dict[tuple[Group, int], list[int]]
 
 
@@ -70,7 +69,7 @@ def _minority(calls: _Calls, world: World) -> set[int]:
         for second in ordered[number + 1 :]:
             if first[0] is second[0]:
                 continue
-            shared = set(first[0].members) & set(second[0].members) & set(world.traces)
+            shared = set(first[0].members) & set(second[0].members) & set(world.windows)
             only_first = {r for r in shared if _issued(first, r) and not _issued(second, r)}
             only_second = {r for r in shared if _issued(second, r) and not _issued(first, r)}
             if only_first and only_second and len(only_first) != len(only_second):
@@ -83,7 +82,7 @@ def _outvoted(calls: _Calls, ring: frozenset[int]) -> set[int]:
     """Ranks of the ring that lack a call which most of its group, beyond the ring, has made."""
     lacking: Counter[int] = Counter()
     for group, sequence in calls:
-        made = sum(view.issued(sequence) for view in group.views.values())
+        made = len(group.issued(sequence))
         absent = {rank for rank in ring & set(group.members) if not _issued((group, sequence), rank)}
         if len(group.members) > 2 and made * 2 > len(group.members) and len(absent) * 2 < made:
             lacking.update(absent)
@@ -95,8 +94,9 @@ def _beyond_siblings(calls: _Calls, world: World) -> set[int]:
     found: set[int] = set()
     for (group, sequence), _ in calls.items():
         siblings = [g.high for g in world.groups if g.role == group.role and g is not group]
-        issued = {rank for rank, view in group.views.items() if view.issued(sequence)}
-        rest = [view.high or 0 for rank, view in group.views.items() if rank not in issued]
+        issued = set(group.issued(sequence))
+        highs = group.rows.high[group.mine]
+        rest = np.maximum(highs[highs < sequence], 0).tolist()
         reached = {high for high in siblings if high is not None}
         if len(siblings) > 1 and rest and reached == set(rest) == {sequence - 1} and len(issued) == 1:
             found |= issued

@@ -36,18 +36,14 @@ def diagnose(observation: Observation) -> Diagnosis:
 
     Cost: O(entries + ranks x groups).
     """
-    chosen = groups.newest(observation.traces)
-    stale = timing.stale_ranks(chosen)
-    fresh, world = _without(observation, chosen, stale)
-    outdated = timing.outdated(world)
-    if outdated and len(outdated) * 2 <= len(chosen):
-        stale |= outdated
-        fresh, world = _without(observation, chosen, stale)
+    observation = replace(observation, traces=(), windows=tuple(groups.reduced(observation)))
+    world = groups.build(observation)
+    fresh, world, stale = _fresh(replace(observation, windows=tuple(world.windows.values())), world)
     evidence = process.evidence(fresh, stale)
     found, graph = _faults(fresh, world, evidence)
     for root in found:
         wording.fill(fresh, root, graph)
-    findings = [wording.finding(fresh, world, evidence, r, graph, alone=len(found) == 1) for r in found]
+    findings = wording.findings(wording.Case(fresh, world, evidence, graph), found)
     findings += observation.log_findings
     if not findings:
         findings = [_nothing(fresh, world, stale)]
@@ -62,23 +58,25 @@ def diagnose(observation: Observation) -> Diagnosis:
     )
 
 
-def _without(
-    observation: Observation, chosen: groups.Traces, stale: frozenset[int]
-) -> tuple[Observation, World]:
-    fresh = replace(observation, traces=tuple(t for rank, t in chosen.items() if rank not in stale))
-    return fresh, groups.build(_sized(fresh, chosen))
+def _fresh(observation: Observation, world: World) -> tuple[Observation, World, frozenset[int]]:
+    """The observation without dumps of another time, its world, and the ranks whose dumps these are."""
+    whole, count = observation, len(world.windows)
+    stale = timing.stale_ranks(world)
+    if stale:
+        observation, world = _without(whole, world, stale)
+    outdated = timing.outdated(world)
+    if outdated and len(outdated) * 2 <= count:
+        stale |= outdated
+        observation, world = _without(whole, world, stale)
+    return observation, world, stale
 
 
-def _sized(observation: Observation, chosen: groups.Traces) -> Observation:
-    """A rank with a stale dump is still part of the world."""
-    if (
-        observation.world_size is not None
-        or not chosen
-        or max(chosen) in {t.rank for t in observation.traces}
-    ):
-        return observation
-    known = groups.build(observation).size
-    return replace(observation, world_size=max(known, max(chosen) + 1))
+def _without(observation: Observation, world: World, stale: frozenset[int]) -> tuple[Observation, World]:
+    """A rank with a stale dump is still part of the world; the groups its dump tells of are not."""
+    kept = tuple(window for window in observation.windows if window.rank not in stale)
+    fresh = replace(observation, windows=kept)
+    known = groups.build(fresh, size=max(stale, default=-1) + 1)
+    return fresh, known
 
 
 def _order(finding: Finding) -> tuple[int, int, float, tuple[int, ...], str]:
@@ -126,7 +124,7 @@ def _dead_or_failed(observation: Observation, failed: Root, graph: WaitGraph) ->
         and failed.named
         and quiet
         and len(others) * 2 >= len(facts) - 1
-        and graph.open
+        and graph.calls
     ):
         failed.verdict = "dead_rank"
     return failed
@@ -141,7 +139,7 @@ def _stalled_outside(observation: Observation, evidence: Evidence, graph: WaitGr
         for root in lost:
             root.certainty *= 0.9
         return lost
-    if graph.open or not evidence.busy_by_stack:
+    if graph.calls or not evidence.busy_by_stack:
         return []
     causes = Counter(cause for cause in evidence.busy_by_stack.values() if cause)
     cause = max(sorted(causes), key=causes.__getitem__, default=None)
@@ -154,16 +152,16 @@ def _stalled_outside(observation: Observation, evidence: Evidence, graph: WaitGr
 def _coverage(world: World, stale: frozenset[int]) -> Coverage:
     return Coverage(
         expected=world.size,
-        reported=len(world.traces) + len(stale),
+        reported=len(world.windows) + len(stale),
         stale=len(stale),
-        truncated=sum(trace.truncated for trace in world.traces.values()),
+        truncated=sum(window.truncated for window in world.windows.values()),
     )
 
 
 def _nothing(observation: Observation, world: World, stale: frozenset[int]) -> Finding:
-    heard = len(world.traces) / world.size if world.size else 0.0
+    heard = len(world.windows) / world.size if world.size else 0.0
     ended = crash.all_ended_well(observation)
-    calls = any(len(trace.entries) for trace in world.traces.values())
+    calls = any(window.entry_count for window in world.windows.values())
     enough = ended or bool(observation.advanced) or (calls and 1 - heard <= _SILENT_SHARE_MAX)
     row = CATALOGUE["no_fault" if enough else "not_enough_data"]
     why: tuple[str, ...] = ()
@@ -175,13 +173,13 @@ def _nothing(observation: Observation, world: World, stale: frozenset[int]) -> F
         text = sentence(
             f"No fault: all {world.size} ranks have issued the newest call of each of their groups."
         )
-        why = (f"{len(world.traces)} of {world.size} ranks left a dump",)
-    elif not world.traces:
+        why = (f"{len(world.windows)} of {world.size} ranks left a dump",)
+    elif not world.windows:
         text, why = "Not enough data: no rank left a usable dump.", _told(observation, world, stale)
     elif not calls:
         text, why = "Not enough data: no rank has recorded a call.", _told(observation, world, stale)
     else:
-        heard_of = f"{len(world.traces)} of {world.size} ranks"
+        heard_of = f"{len(world.windows)} of {world.size} ranks"
         text = f"Not enough data: {heard_of} left a dump, and nothing is open in them."
         why = _told(observation, world, stale)
     return Finding(

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from clusterwatch.analysis.tables import Window
+from collectors.formats.columns import TraceColumns
 from collectors.formats.trace import RankTrace
 
 
@@ -122,7 +124,10 @@ class Observation:
     job: str | None = None
     world_size: int | None = None
     """ranks the job should have; None = largest rank or group member seen"""
-    traces: tuple[RankTrace, ...] = ()
+    traces: tuple[TraceColumns | RankTrace, ...] = ()
+    """whole rings; each is reduced to its window at once"""
+    windows: tuple[Window, ...] = ()
+    """rings that a reader has reduced already"""
     stacks: tuple[RankStacks, ...] = ()
     facts: Mapping[int, RankFacts] = field(default_factory=dict)
     groups: tuple[KnownGroup, ...] = ()

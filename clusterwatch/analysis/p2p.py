@@ -1,19 +1,21 @@
 """Sends and receives that found no counterpart, per ordered pair of ranks.
 
-In: ``World``. Out: ``Unmatched`` per open send or receive whose peer never made the other half, and
-``Matched`` pairs that both ranks made and neither finished. p2p sequence numbers count per rank, so they
-are never compared between ranks: halves pair in the order they were issued.
+In: ``World``. Out: ``Pairing``: open sends or receives whose peer never made the other half, and pairs that
+both ranks made and neither finished. p2p sequence numbers count per rank, so they are never compared between
+ranks: halves pair in the order they were issued. Cost: O(open sends and receives).
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Final
 
-from clusterwatch.analysis.columns import View
 from clusterwatch.analysis.groups import Group, World
+from clusterwatch.analysis.tables import Window
+from collectors.formats.columns import NULL, Signature, Sizes
 
 _NAME: Final = re.compile(r"(send) (\d{1,7})->(\d{1,7})|(recv) (\d{1,7})<-(\d{1,7})")
 
@@ -25,77 +27,95 @@ class Half:
     rank: int
     peer: int
     group: Group
+    window: Window
+    row: int
+    """of ``window.p2p``"""
     sends: bool
-    at: int
-    """entry in the rank's trace"""
-    sizes: tuple[tuple[int, ...], ...]
 
     @property
-    def view(self) -> View:
-        return self.group.views[self.rank]
-
-    @property
-    def sequence(self) -> int | None:
-        return self.view.trace.entries.p2p_sequence[self.at]
+    def recorded(self) -> Signature:
+        return self.window.call_signatures[int(self.window.p2p["signature"][self.row])]
 
     @property
     def op(self) -> str:
-        return self.view.trace.entries.op[self.at]
+        return self.recorded.op
+
+    @property
+    def sizes(self) -> Sizes:
+        return self.recorded.input_sizes or self.recorded.output_sizes
+
+    @property
+    def sequence(self) -> int | None:
+        number = int(self.window.p2p["sequence"][self.row])
+        return None if number == NULL else number
+
+    @property
+    def created_ns(self) -> int:
+        return int(self.window.p2p["created_ns"][self.row])
+
+    @property
+    def held_up(self) -> bool:
+        """The rank has open work that is older."""
+        oldest = self.window.oldest_open_at
+        return oldest is not None and oldest < int(self.window.p2p["at"][self.row])
 
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    unmatched: tuple[Half, ...]
-    joined: tuple[tuple[Half, Half], ...]
+    unmatched: tuple[Half, ...] = ()
+    joined: tuple[tuple[Half, Half], ...] = ()
     """both halves made, neither finished"""
-    wrong_size: tuple[tuple[Half, Half], ...]
+    wrong_size: tuple[tuple[Half, Half], ...] = ()
 
 
-def _half(group: Group, view: View, at: int) -> Half | None:
-    """Numbers in the name are group ranks; without known members the world's numbers are taken."""
-    match = _NAME.fullmatch(view.trace.entries.op[at])
+@functools.lru_cache(maxsize=65_536)
+def _numbers(op: str) -> tuple[bool, int] | None:
+    """Direction and the peer's group rank."""
+    match = _NAME.fullmatch(op)
     if match is None:
         return None
     sends = match[1] is not None
-    number = int(match[3] if sends else match[6])
-    if number >= len(group.members):
-        return None
-    entries = view.trace.entries
-    sizes = entries.input_sizes[at] or entries.output_sizes[at]
-    return Half(view.rank, group.members[number], group, sends, at, sizes)
+    return sends, int(match[3] if sends else match[6])
+
+
+def _halves(world: World, window: Window) -> list[Half]:
+    """Numbers in the name are group ranks; without known members the world's numbers are taken."""
+    found = []
+    signatures = window.call_signatures
+    columns = zip(window.p2p["group"].tolist(), window.p2p["signature"].tolist(), strict=True)
+    for row, (index, signature) in enumerate(columns):
+        group, numbers = world.group_at(window.rank, index), _numbers(signatures[signature].op)
+        if group is None or numbers is None or numbers[1] >= len(group.members):
+            continue
+        found.append(Half(window.rank, group.members[numbers[1]], group, window, row, numbers[0]))
+    return found
 
 
 def pair(world: World) -> Pairing:
-    """Pairs the open halves of every ordered pair of ranks. Cost: O(open sends and receives)."""
-    open_halves: dict[tuple[int, int, int], tuple[list[Half], list[Half]]] = defaultdict(lambda: ([], []))
-    for number, group in enumerate(world.groups):
-        for view in group.views.values():
-            for at in view.p2p_open:
-                half = _half(group, view, at)
-                if half is None:
-                    continue
-                pair_key = (half.rank, half.peer) if half.sends else (half.peer, half.rank)
-                open_halves[(number, *pair_key)][0 if half.sends else 1].append(half)
+    """Pairs the open halves of every ordered pair of ranks, in record order."""
+    waiting: dict[tuple[int, int, int], tuple[list[Half], list[Half]]] = defaultdict(lambda: ([], []))
+    for window in world.windows.values():
+        for half in _halves(world, window) if len(window.p2p) else ():
+            ends = (half.rank, half.peer) if half.sends else (half.peer, half.rank)
+            waiting[(half.group.number, *ends)][0 if half.sends else 1].append(half)
     unmatched: list[Half] = []
     joined: list[tuple[Half, Half]] = []
-    for _, (sends, receives) in sorted(open_halves.items()):
+    for _, (sends, receives) in sorted(waiting.items()):
         both = min(len(sends), len(receives))
         joined += zip(sends[:both], receives[:both], strict=True)
         unmatched += sends[both:] + receives[both:]
     wrong = tuple(p for p in joined if p[0].sizes and p[1].sizes and p[0].sizes != p[1].sizes)
-    return Pairing(tuple(h for h in unmatched if h.peer in world.traces), tuple(joined), wrong)
+    return Pairing(tuple(h for h in unmatched if h.peer in world.windows), tuple(joined), wrong)
 
 
 def _used_before(half: Half, peer: int) -> bool:
     """Whether ``half.rank`` moved data the same way with ``peer`` earlier in its ring, bar open halves."""
-    members, view = half.group.members, half.view
+    members, window = half.group.members, half.window
     mine, other = members.index(half.rank), members.index(peer)
     wanted = f"send {mine}->{other}" if half.sends else f"recv {mine}<-{other}"
-    entries, skip = view.trace.entries, set(view.p2p_open)
-    return any(
-        entries.op[at] == wanted and entries.group[at] == view.index and at not in skip
-        for at in range(len(entries))
-    )
+    index = int(window.p2p["group"][half.row])
+    used = window.p2p_pairs["signature"][window.p2p_pairs["group"] == index].tolist()
+    return any(window.call_signatures[number].op == wanted for number in used)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +131,12 @@ class Misdirected:
 def wrong_peer(pairing: Pairing) -> list[Misdirected]:
     """Ranks that address one peer while another waits for them; not where both peers are usual ones."""
     found = []
+    starving_for: dict[tuple[int, int, bool], list[Half]] = defaultdict(list)
     for half in pairing.unmatched:
-        for starving in pairing.unmatched:
-            crossed = starving.sends is not half.sends and starving.peer == half.rank
-            if not crossed or starving.rank == half.peer or starving.group is not half.group:
+        starving_for[(half.group.number, half.peer, half.sends)].append(half)
+    for half in pairing.unmatched:
+        for starving in starving_for[(half.group.number, half.rank, not half.sends)]:
+            if starving.rank == half.peer:
                 continue
             usual, strange = _used_before(half, starving.rank), not _used_before(half, half.peer)
             if strange:

@@ -6,13 +6,14 @@ too many or one too few where their equals' does not.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Final
 
 from clusterwatch.analysis.groups import Group, World
 from clusterwatch.analysis.signature import plain
-from clusterwatch.analysis.stacks import user_frame
+from clusterwatch.analysis.tables import Window
+from collectors.formats.columns import Sizes
 
 _WINDOWS: Final = (400, 200, 120, 60)
 """Newest calls of a rank that are searched for a pattern."""
@@ -23,8 +24,12 @@ _REPEATS_MIN: Final = 3
 _FOREIGN_TAIL_MAX: Final = 4
 """Calls after the last step (a barrier, a checkpoint) that may follow the pattern."""
 
-Token = tuple[str, str, tuple[tuple[int, ...], ...], str]
+Token = tuple[str, str, Sizes, str]
 """group role, operation, input sizes, line of the user's code where the dump holds stacks"""
+_Kind = tuple[str, str]
+
+PROGRAMS_MAX: Final = 256
+"""Different tails that are judged, the most common and the rarest; equal programs at one point share one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,25 +44,36 @@ class Break:
     op: str
 
 
-def _tokens(world: World, rank: int) -> tuple[list[Token], list[int]]:
-    """The newest collective calls of a rank in the order it issued them, with their entries."""
-    trace = world.traces[rank]
-    entries = trace.entries
-    roles = [group.desc or group.name for group in trace.groups]
-    tokens: list[Token] = []
-    places: list[int] = []
-    for at in range(len(entries) - 1, -1, -1):
-        if entries.is_p2p[at] or entries.sequence[at] is None:
-            continue
-        shapes = entries.input_sizes[at]
-        if plain(entries.op[at]).startswith("alltoall"):
-            shapes = ()  # legal to differ from step to step
-        site = user_frame(reversed(entries.frames[at]))
-        tokens.append((roles[entries.group[at]], entries.op[at], shapes, site))
-        places.append(at)
-        if len(tokens) >= _WINDOWS[0]:
-            break
-    return tokens[::-1], places[::-1]
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The newest collective calls of a rank in the order it issued them; equal lengths."""
+
+    tokens: list[Token]
+    groups: list[int]
+    """index of the call's group in the rank's window"""
+    sequences: list[int]
+
+    def last(self, count: int) -> Tail:
+        return Tail(self.tokens[-count:], self.groups[-count:], self.sequences[-count:])
+
+    def without(self, rare: frozenset[_Kind]) -> Tail:
+        if not rare:
+            return self
+        kept = [place for place, token in enumerate(self.tokens) if token[:2] not in rare]
+        tokens, groups, sequences = self.tokens, self.groups, self.sequences
+        return Tail([tokens[p] for p in kept], [groups[p] for p in kept], [sequences[p] for p in kept])
+
+
+def tail_of(window: Window) -> Tail:
+    """Calls of an all-to-all are told apart by their name only: their sizes may differ from step to step."""
+    roles = [group.desc or group.name for group in window.told_groups]
+    signatures, sites = window.call_signatures, (*window.sites, "")
+    passed = [(s.op, () if plain(s.op).startswith("alltoall") else s.input_sizes) for s in signatures]
+    rows = window.tail
+    groups, sequences = rows["group"].tolist(), rows["sequence"].tolist()
+    columns = zip(groups, rows["signature"].tolist(), rows["site"].tolist(), strict=True)
+    tokens: list[Token] = [(roles[group], *passed[number], sites[site]) for group, number, site in columns]
+    return Tail(tokens, groups, sequences)
 
 
 def period_of(tokens: list[Token]) -> int | None:
@@ -102,6 +118,25 @@ def _steady(tokens: list[Token]) -> tuple[int, frozenset[Token]] | None:
     return None
 
 
+@dataclass(slots=True)
+class _Program:
+    """Ranks whose tails are equal, so that one is judged for all."""
+
+    ranks: list[int]
+    tail: Tail
+
+
+def _programs(world: World) -> list[_Program]:
+    """Every different tail, by its first rank."""
+    ranks: dict[int, list[int]] = defaultdict(list)
+    for rank, window in world.windows.items():
+        ranks[window.tail_key].append(rank)
+    chosen = sorted(ranks.values(), key=lambda same: (-len(same), same))
+    if len(chosen) > PROGRAMS_MAX:
+        chosen = chosen[: PROGRAMS_MAX // 2] + chosen[-PROGRAMS_MAX // 2 :]
+    return [_Program(same, tail_of(world.windows[same[0]])) for same in sorted(chosen)]
+
+
 def breaks(world: World) -> list[Break]:
     """Ranks with one call too many or too few against the period that most ranks keep.
 
@@ -109,50 +144,49 @@ def breaks(world: World) -> list[Break]:
     shorter and shorter ends of the rings, and without the rarest kinds of call (a barrier of checkpoints),
     until most ranks keep a pattern.
     """
-    sequences = {rank: _tokens(world, rank) for rank in world.traces}
+    programs = _programs(world)
     for window in _WINDOWS:
-        ends = {rank: (tokens[-window:], places[-window:]) for rank, (tokens, places) in sequences.items()}
+        ends = [_Program(one.ranks, one.tail.last(window)) for one in programs]
         for rare in _rare_kinds(ends):
-            plain_ends = {rank: _without(rare, *end) for rank, end in ends.items()}
-            judged = {rank: _steady(tokens) for rank, (tokens, _) in plain_ends.items()}
-            steady = {rank: kept for rank, kept in judged.items() if kept is not None}
-            if len(steady) * 2 >= len(sequences) and len(steady) > 1:
-                return _against(world, plain_ends, steady)
+            plain_ends = [_Program(one.ranks, one.tail.without(rare)) for one in ends]
+            judged = [(one, _steady(one.tail.tokens)) for one in plain_ends]
+            steady = sum(len(one.ranks) for one, kept in judged if kept is not None)
+            if steady * 2 >= len(world.windows) and steady > 1:
+                return _against(world, judged, steady)
     return []
 
 
-_Kind = tuple[str, str]
-_End = tuple[list[Token], list[int]]
-
-
-def _rare_kinds(ends: dict[int, _End]) -> list[frozenset[_Kind]]:
+def _rare_kinds(ends: list[_Program]) -> list[frozenset[_Kind]]:
     """Nothing, then the rarest kind of call, then the two rarest."""
-    counts = Counter(token[:2] for tokens, _ in ends.values() for token in tokens)
+    counts: Counter[_Kind] = Counter()
+    for one in ends:
+        for kind, count in Counter(token[:2] for token in one.tail.tokens).items():
+            counts[kind] += count * len(one.ranks)
     rarest = [kind for kind, _ in sorted(counts.items(), key=lambda item: (item[1], item[0]))]
     return [frozenset(rarest[:number]) for number in range(min(3, len(rarest)))]
 
 
-def _without(rare: frozenset[_Kind], tokens: list[Token], places: list[int]) -> _End:
-    kept = [(token, at) for token, at in zip(tokens, places, strict=True) if token[:2] not in rare]
-    return [token for token, _ in kept], [at for _, at in kept]
+_Kept = tuple[int, frozenset[Token]]
 
 
-def _against(
-    world: World, ends: dict[int, _End], steady: dict[int, tuple[int, frozenset[Token]]]
-) -> list[Break]:
-    patterns = Counter(steady.values())
+def _against(world: World, judged: list[tuple[_Program, _Kept | None]], steady: int) -> list[Break]:
+    patterns: Counter[_Kept] = Counter()
+    for one, kept in judged:
+        if kept is not None:
+            patterns[kept] += len(one.ranks)
+    usual = sorted(patterns.items(), key=lambda item: (-item[1], item[0][0]))
     found = []
-    for rank, (tokens, places) in ends.items():
-        if rank in steady:
+    for one, kept in judged:
+        if kept is not None:
             continue
-        for (period, unit), count in sorted(patterns.items(), key=lambda item: (-item[1], item[0][0])):
-            edit = _edit_against(tokens, period, unit) if count > 1 else None
+        for (period, unit), count in usual:
+            edit = _edit_against(one.tail.tokens, period, unit) if count > 1 else None
             if edit is not None:
-                found.append(_break(world, rank, places, edit))
+                found += [broken for rank in one.ranks if (broken := _break(world, rank, one.tail, edit))]
                 break
-    shared = Counter(id(item.group) for item in found)
-    found = [item for item in found if shared[id(item.group)] == 1]  # made by its partners too: a legal call
-    return found if len(found) < len(steady) else []
+    shared = Counter(item.group.number for item in found)
+    found = [item for item in found if shared[item.group.number] == 1]  # made by its partners too: legal
+    return sorted(found, key=lambda item: item.rank) if len(found) < steady else []
 
 
 def _edit_against(tokens: list[Token], period: int, unit: frozenset[Token]) -> tuple[int, bool] | None:
@@ -168,13 +202,15 @@ def _edit_against(tokens: list[Token], period: int, unit: frozenset[Token]) -> t
     return _edit(tokens, period, unit) if _kinds(frozenset(strange)) <= kinds else None
 
 
-def _break(world: World, rank: int, places: list[int], edit: tuple[int, bool]) -> Break:
+def _break(world: World, rank: int, tail: Tail, edit: tuple[int, bool]) -> Break | None:
+    """``tail`` may be that of another rank of the same program: only the place is taken from it."""
     place, extra = edit
-    entries = world.traces[rank].entries
-    at = places[min(place, len(places) - 1)]
-    index = entries.group[at]
-    group = next(g for g in world.groups_of(rank) if g.views[rank].index == index)
-    return Break(rank, extra, group, entries.sequence[at], entries.op[at])
+    place = min(place, len(tail.tokens) - 1)
+    own = tail_of(world.windows[rank])
+    kinds = {token[:2] for token in tail.tokens}
+    own = own.without(frozenset(token[:2] for token in own.tokens) - kinds).last(len(tail.tokens))
+    group = world.group_at(rank, own.groups[place])
+    return None if group is None else Break(rank, extra, group, own.sequences[place], own.tokens[place][1])
 
 
 def positions(world: World, ranks: list[int]) -> dict[int, float]:
@@ -195,13 +231,13 @@ def positions(world: World, ranks: list[int]) -> dict[int, float]:
 
 def next_role(world: World, rank: int) -> str | None:
     """Role of the group in which the rank's own pattern has its next call; None without a pattern."""
-    tokens, _ = _tokens(world, rank)
+    tokens = tail_of(world.windows[rank]).tokens
     period = period_of(tokens)
     return tokens[-period][0] if period is not None else None
 
 
 def last_is_unexpected(world: World, rank: int) -> bool:
     """Whether a rank's newest call breaks the period that its earlier calls keep."""
-    tokens, _ = _tokens(world, rank)
+    tokens = tail_of(world.windows[rank]).tokens
     period = period_of(tokens[:-1])
     return period is not None and tokens[-1] != tokens[-1 - period]

@@ -26,6 +26,7 @@ SIGNALS: Final = {
 
 def evidence(observation: Observation, stale: frozenset[int] = frozenset()) -> Evidence:
     """What processes, nodes and stacks say of each rank."""
+    heard = frozenset(window.rank for window in observation.windows)
     doing = {one.rank: what for one in observation.stacks if (what := stacks.doing(one)) is not None}
     lost: dict[int, Root] = {}
     nodes: dict[str, list[int]] = defaultdict(list)
@@ -33,7 +34,7 @@ def evidence(observation: Observation, stale: frozenset[int] = frozenset()) -> E
         if fact.process is ProcessState.NODE_SILENT:
             nodes[fact.host or f"of rank {rank}"].append(rank)
             continue
-        root = _lost(fact) or _frozen(observation, fact, doing)
+        root = _lost(fact) or _frozen(fact, doing, heard)
         if root is not None:
             lost[rank] = root
     for host, ranks in nodes.items():
@@ -79,10 +80,10 @@ def _lost(fact: RankFacts) -> Root | None:
     return None
 
 
-def _frozen(observation: Observation, fact: RankFacts, doing: dict[int, stacks.Doing]) -> Root | None:
+def _frozen(fact: RankFacts, doing: dict[int, stacks.Doing], heard: frozenset[int]) -> Root | None:
     """A living process whose hook went silent and that left no dump: none of its Python threads runs."""
     silent_s = fact.hook_silent_s
-    if silent_s is None or silent_s < SILENT_HOOK_S or any(t.rank == fact.rank for t in observation.traces):
+    if silent_s is None or silent_s < SILENT_HOOK_S or fact.rank in heard:
         return None
     if fact.process not in (ProcessState.RUNNING, ProcessState.BLOCKED):
         return None

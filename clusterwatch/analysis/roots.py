@@ -10,53 +10,47 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from clusterwatch.analysis import cycle, mismatch, p2p, pattern, sinks, waitfor
-from clusterwatch.analysis.columns import View, is_gloo
-from clusterwatch.analysis.groups import Group, World
+from clusterwatch.analysis import calls, cycle, mismatch, p2p, pattern, sinks, waitfor
+from clusterwatch.analysis.calls import OpenCall
+from clusterwatch.analysis.groups import World
 from clusterwatch.analysis.p2p import Pairing
 from clusterwatch.analysis.root import Evidence, Root
 from clusterwatch.analysis.sentence import count, noun
 from clusterwatch.analysis.signature import ALL_PARTY, plain
-from clusterwatch.analysis.waitfor import Wait, WaitGraph, by_call, op_of
+from clusterwatch.analysis.waitfor import WaitGraph
 
 
 def find(world: World, evidence: Evidence) -> tuple[list[Root], WaitGraph]:
     """All independent faults of one look, and the graph they were read from."""
     wrong = mismatch.find(world)
-    if not (evidence.failed or world.no_dump or _any_open(world)):
+    open_calls = calls.find(world)
+    if not (evidence.failed or world.no_dump or open_calls):
         wrong = [m for m in wrong if not m.over]  # everybody has gone past it and nothing stands still
-    numbers = {id(group): number for number, group in enumerate(world.groups)}
-    bad = {numbers[id(m.group)]: m.sequence for m in wrong}
+    bad = {m.group.number: m.sequence for m in wrong}
     pairing = p2p.pair(world)
     odd = {rank for m in wrong for rank in m.odd}
     explained = {rank for m in wrong for rank in m.said}
-    graph = waitfor.build(world, pairing, bad, odd)
+    graph = waitfor.build(open_calls, pairing, bad, odd)
     roots = [_from_mismatch(m) for m in wrong]
-    waiting = bool(graph.open or pairing.unmatched or wrong)
+    waiting = bool(graph.calls or pairing.unmatched or wrong)
     if waiting:
         roots += _breaks(world, graph, explained)
     if waiting:
         roots += _unique(evidence.lost)
     known = {rank for root in roots for rank in root.ranks}
     roots += [r for r in _misdirected(pairing) if not known & set(r.ranks)]
-    roots += [r for r in _late(world, graph) if not known & set(r.named)]
+    roots += [r for r in _late(graph) if not known & set(r.named)]
     forced = odd | {rank for root in roots for rank in root.named}
     explained |= {rank for root in roots for rank in root.suspects}
-    graph = waitfor.build(world, pairing, bad, forced)
+    graph.release(forced)
     roots += sinks.unexplained(world, graph, pairing, evidence, forced | explained)
-    covered = set(explained)
-    for root in roots:
-        for rank in root.ranks:
-            covered |= {rank} | waitfor.upstream(graph, rank)
+    named = {rank for root in roots for rank in root.ranks}
+    covered = explained | named | waitfor.upstream(graph, named)
     roots += [cycle.judge(world, graph, ring) for ring in waitfor.cycles(graph) if not ring & covered]
     covered |= {rank for root in roots for rank in root.ranks}
     roots += sinks.all_joined(world, graph, pairing, covered)
     roots = roots or sinks.leftover(world, graph)
     return _merged(roots, evidence.hosts), graph
-
-
-def _any_open(world: World) -> bool:
-    return any(waitfor.open_calls(group, view) for group in world.groups for view in group.views.values())
 
 
 def _unique(lost: Mapping[int, Root]) -> list[Root]:
@@ -106,8 +100,7 @@ def _from_mismatch(found: mismatch.Mismatch) -> Root:
         else [f"rank {rank} passed {what.text()}" for rank, what in list(found.said.items())[:4]]
     )
     why.append(found.decided_by)
-    majority = found.decided_by[:1].isdigit() and "agree" in found.decided_by
-    certainty = (0.95 if majority else 0.8) if found.odd else 0.6
+    certainty = (0.95 if found.majority else 0.8) if found.odd else 0.6
     return Root(
         found.verdict,
         found.odd,
@@ -172,51 +165,35 @@ def _misdirected(pairing: Pairing) -> list[Root]:
     return found
 
 
-def _timed(group: Group) -> bool:
-    """Whether starts are known: some member's recorder has seen one."""
-    return any(
-        "started" in view.trace.entries.state or any(view.trace.entries.started_ns)
-        for view in group.views.values()
-    )
-
-
-def _state(view: View, sequence: int) -> str:
-    at = view.entry(sequence)
-    return "" if at is None else view.trace.entries.state[at]
-
-
-def _late(world: World, graph: WaitGraph) -> list[Root]:
+def _late(graph: WaitGraph) -> list[Root]:
     """Ranks that issued a call which did not run there though peers started or finished it."""
     awaited = graph.awaited()
     found = []
-    for wait in graph.open:
-        op = op_of(wait)
-        finished = _finished_ahead(wait, op) and wait.rank in awaited and not is_gloo(wait.view.trace)
-        if finished:
-            peers = count(len(wait.ahead), "peer")
-            why = f"{peers} finished {op} {wait.sequence}; it never ended on rank {wait.rank}"
-            found.append(_late_root(wait, op, why))
+    for call in graph.calls:
+        if call.ahead and not call.group.rows.gloo[call.group.mine].any() and _finished_ahead(call):
+            peers = count(len(call.ahead), "peer")
+            for rank in call.waiting:
+                if rank in awaited:
+                    why = f"{peers} finished {call.op} {call.sequence}; it never ended on rank {rank}"
+                    found.append(_late_root(call, rank, why))
     named = {rank for root in found for rank in root.named}
-    for (_, sequence), waits in by_call(graph).items():
-        group = waits[0].group
-        if waits[0].absent or waits[0].silent or is_gloo(waits[0].view.trace) or not _timed(group):
+    for call in graph.calls:
+        if call.absent or call.silent or not call.started:
             continue
-        started = [w for w in waits if _state(w.view, sequence) == "started"]
-        held = [w for w in waits if _state(w.view, sequence) == "scheduled"]
-        if not started or len(held) * 2 > len(waits):
+        held = set(call.waiting) - set(call.started)
+        if len(held) * 2 > len(call.waiting):
             continue
-        for wait in held:
-            if wait.rank in named or graph.edges.get(wait.rank):
-                continue
-            peers = count(len(started), "peer")
-            why = f"{peers} started {op_of(wait)} {sequence}; rank {wait.rank} still has it queued"
-            found.append(_late_root(wait, op_of(wait), why))
+        peers = count(len(call.started), "peer")
+        for rank in sorted(held - named):
+            if not graph.waits(rank):
+                why = f"{peers} started {call.op} {call.sequence}; rank {rank} still has it queued"
+                found.append(_late_root(call, rank, why))
     return _first_per_rank(found)
 
 
-def _late_root(wait: Wait, op: str, why: str) -> Root:
+def _late_root(call: OpenCall, rank: int, why: str) -> Root:
     return Root(
-        "queued_not_started", (wait.rank,), (), wait.group, wait.sequence, op, why=[why], certainty=0.85
+        "queued_not_started", (rank,), (), call.group, call.sequence, call.op, why=[why], certainty=0.85
     )
 
 
@@ -226,13 +203,13 @@ def _first_per_rank(roots: list[Root]) -> list[Root]:
     for root in roots:
         rank = root.named[0]
         view = root.group.views[rank] if root.group else None
-        at = view.entry(root.sequence or 0) if view else None
-        place = at if at is not None else 1 << 62
+        entry = view.entry(root.sequence or 0) if view else None
+        place = view.place(entry) if view and entry is not None else 1 << 62
         if rank not in best or place < best[rank][0]:
             best[rank] = (place, root)
     return [root for _, (_, root) in sorted(best.items())]
 
 
-def _finished_ahead(wait: Wait, op: str) -> bool:
+def _finished_ahead(call: OpenCall) -> bool:
     """A broadcast's root may finish alone, so one peer's end proves a start only for all-party calls."""
-    return len(wait.ahead) >= (1 if plain(op) in ALL_PARTY else 2)
+    return len(call.ahead) >= (1 if plain(call.op) in ALL_PARTY else 2)

@@ -1,6 +1,6 @@
 """What a call says it is: operation, element counts, types; and which of these the members must share.
 
-In: entries of a ``View``. Out: ``Signature``. Rules per operation, after NCCL's user guide ("Collective
+In: what the recorder noted. Out: ``Passed``. Rules per operation, after NCCL's user guide ("Collective
 Operations"): the count is compared, not the shape, since only the count reaches the library.
 """
 
@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from collectors.formats import columns
-
-if TYPE_CHECKING:
-    from clusterwatch.analysis.columns import View
+from collectors.formats.columns import Signature, Sizes
 
 _SAME_BOTH: Final = frozenset(
     {"allreduce", "reduce", "broadcast", "allreducebarrier", "allgather", "allgatherbase", "reducescatter",
@@ -34,7 +31,7 @@ ALL_PARTY: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Signature:
+class Passed:
     """``sizes`` are element counts per tensor; () where the operation lets them differ."""
 
     op: str
@@ -58,59 +55,28 @@ def plain(op: str) -> str:
     return op.replace("_", "").lower()
 
 
-def _counts(shapes: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+def _counts(shapes: Sizes) -> tuple[int, ...]:
     return tuple(prod(shape) for shape in shapes)
 
 
-def comparable(passed: columns.Signature, coalesced: bool = False) -> Signature:
+def comparable(passed: Signature, coalesced: bool = False) -> Passed:
     """What members must share of a call; ``coalesced``: it is made of several entries."""
     op, name = passed.op, plain(passed.op)
     sent, received = _counts(passed.input_sizes), _counts(passed.output_sizes)
     types = passed.input_dtypes or passed.output_dtypes
     if coalesced or "coalesced" in name:
-        return Signature(op, (), (), ())
+        return Passed(op, (), (), ())
     if name in _SAME_BOTH:
-        return Signature(op, sent, received, types)
+        return Passed(op, sent, received, types)
     if name in _SAME_INPUT:
-        return Signature(op, sent, (), passed.input_dtypes)
+        return Passed(op, sent, (), passed.input_dtypes)
     if name in _SAME_OUTPUT:
-        return Signature(op, (), received, passed.output_dtypes)
+        return Passed(op, (), received, passed.output_dtypes)
     if name in TOTALS:
-        return Signature(op, (), (), types)
-    return Signature(op, (), (), ())
+        return Passed(op, (), (), types)
+    return Passed(op, (), (), ())
 
 
-def element_count(shapes: columns.Sizes) -> int:
+def element_count(shapes: Sizes) -> int:
     """Elements of all tensors together."""
     return sum(_counts(shapes))
-
-
-def signature(view: View, sequence: int) -> Signature | None:
-    """What the rank passed in call ``sequence``; None when the dump does not hold it."""
-    entries, at = view.trace.entries, view.calls.get(sequence)
-    if not at:
-        return None
-    last = at[-1]
-    op, name = entries.op[last], plain(entries.op[last])
-    sent, received = _counts(entries.input_sizes[last]), _counts(entries.output_sizes[last])
-    types = entries.input_dtypes[last] or entries.output_dtypes[last]
-    if len(at) > 1 or "coalesced" in name:
-        return Signature(op, (), (), ())
-    if name in _SAME_BOTH:
-        return Signature(op, sent, received, types)
-    if name in _SAME_INPUT:
-        return Signature(op, sent, (), entries.input_dtypes[last])
-    if name in _SAME_OUTPUT:
-        return Signature(op, (), received, entries.output_dtypes[last])
-    if name in TOTALS:
-        return Signature(op, (), (), types)
-    return Signature(op, (), (), ())
-
-
-def totals(view: View, sequence: int) -> tuple[int, int] | None:
-    """Elements sent and received in an all-to-all; None for other calls or unknown sizes."""
-    entries, at = view.trace.entries, view.entry(sequence)
-    if at is None or plain(entries.op[at]) not in TOTALS:
-        return None
-    sent, received = _counts(entries.input_sizes[at]), _counts(entries.output_sizes[at])
-    return (sum(sent), sum(received)) if sent and received else None

@@ -7,14 +7,16 @@ not record (gloo's sends and receives, ranks without a dump) makes suspects, not
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Final
 
-from clusterwatch.analysis import order, pattern, stacks, waitfor
-from clusterwatch.analysis.columns import View, is_gloo
+from clusterwatch.analysis import order, pattern, waitfor
+from clusterwatch.analysis.calls import OpenCall
 from clusterwatch.analysis.groups import World
 from clusterwatch.analysis.p2p import Half, Pairing
 from clusterwatch.analysis.root import Evidence, Root
 from clusterwatch.analysis.sentence import noun
-from clusterwatch.analysis.waitfor import Wait, WaitGraph, by_call, op_of
+from clusterwatch.analysis.waitfor import WaitGraph
+from collectors.formats.columns import NULL
 
 
 def unexplained(
@@ -25,13 +27,6 @@ def unexplained(
     roots: set[int],
 ) -> list[Root]:
     """Ranks others wait for that wait for nobody in the trace."""
-    absent: dict[int, list[Wait]] = defaultdict(list)
-    silent: dict[int, list[Wait]] = defaultdict(list)
-    for waits in by_call(graph).values():
-        for rank in waits[0].absent:
-            absent[rank].append(waits[0])
-        for rank in waits[0].silent:
-            silent[rank].append(waits[0])
     starved: dict[int, list[Half]] = defaultdict(list)
     for half in pairing.unmatched:
         starved[half.peer].append(half)
@@ -39,20 +34,16 @@ def unexplained(
     for rank in sorted(graph.awaited() - roots):
         if graph.waits(rank):
             continue
-        if rank not in world.traces:
+        if rank not in world.windows:
             blind.append(rank)
-        elif rank in absent:
+        elif rank in graph.lacking:
             missing.append(rank)
         elif rank in starved:
             partners.append(rank)
     starts = {rank for rank in (*missing, *partners, *blind) if not graph.soft.get(rank)} | roots
-    missing, partners = (
-        [rank for rank in ranks if not waitfor.reaches(graph, rank, starts - {rank})]
-        for ranks in (missing, partners)
-    )
-    return _name_sinks(
-        world, graph, evidence, (missing, blind, partners), (absent, silent, starved), bool(roots)
-    )
+    held_up = waitfor.leading_to(graph, starts) - starts
+    missing, partners = ([rank for rank in ranks if rank not in held_up] for ranks in (missing, partners))
+    return _name_sinks(world, graph, evidence, (missing, blind, partners), starved, bool(roots))
 
 
 def _name_sinks(
@@ -60,11 +51,11 @@ def _name_sinks(
     graph: WaitGraph,
     evidence: Evidence,
     sinks: tuple[list[int], list[int], list[int]],
-    waits: tuple[dict[int, list[Wait]], dict[int, list[Wait]], dict[int, list[Half]]],
+    starved: dict[int, list[Half]],
     explained: bool,
 ) -> list[Root]:
-    (missing, blind, partners), (absent, silent, starved) = sinks, waits
-    quiet = [rank for rank in missing if is_gloo(world.traces[rank])]
+    missing, blind, partners = sinks
+    quiet = [rank for rank in missing if world.windows[rank].gloo]
     sure = [rank for rank in missing if rank not in quiet and not _stuck_in_joined(graph, rank)]
     stood = [rank for rank in quiet if rank not in evidence.waits_by_stack]
     busy = [rank for rank in stood if rank in evidence.busy_by_stack]
@@ -73,58 +64,42 @@ def _name_sinks(
         sure += busy
     elif quiet and not explained:
         if not stood:
-            roots.append(_unseen_partner(world, _furthest_behind(world, quiet, absent), quiet, absent))
+            roots.append(_unseen_partner(world, graph, quiet))
         elif world.no_dump:
             blind = sorted({*blind, *world.no_dump})
         else:
-            roots.append(_furthest_behind(world, stood, absent))
-    roots += [_missing(world, rank, absent[rank]) for rank in sure]
+            roots.append(_furthest_behind(world, graph, stood))
+    roots += [_missing(world, rank, graph.lacking[rank]) for rank in sure]
     for rank in partners:
         roots.append(_partner(rank, starved[rank]))
     if blind and not (sure and not _only_blind(graph, blind)):
-        roots += _no_dump(world, blind, silent, quiet, absent, evidence)
+        roots += _no_dump(world, graph, blind, quiet, evidence)
     return roots
 
 
 def _only_blind(graph: WaitGraph, blind: list[int]) -> bool:
     """Some call lacks nobody but ranks without a dump."""
-    return any(w.silent and not w.absent and not w.behind for w in graph.open)
+    return any(call.silent and not call.absent and not call.behind for call in graph.calls)
 
 
 def _stuck_in_joined(graph: WaitGraph, rank: int) -> bool:
     """The rank sits in a call that all have joined and that is the oldest open one of every member: that
     call is stuck, and the rank merely waits in it."""
-    for wait in graph.open:
-        if wait.rank != rank or wait.absent or wait.silent or wait.behind or wait.ahead:
-            continue
-        if all(_oldest_open(view, wait.sequence) for view in wait.group.views.values()):
-            return True
-    return False
+    return any(call.joined and not call.ahead and not call.held_up for call in graph.by_rank.get(rank, ()))
 
 
-def _oldest_open(view: View, sequence: int) -> bool:
-    at = view.entry(sequence)
-    entries = view.trace.entries
-    if at is None:
-        return False
-    return all(
-        entries.state[i] == "completed" or entries.completed_ns[i] is not None or entries.retired[i]
-        for i in range(at)
-    )
-
-
-def _next_awaited(world: World, rank: int, waits: list[Wait]) -> Wait:
+def _next_awaited(world: World, rank: int, calls: list[OpenCall]) -> OpenCall:
     """Of the calls a rank lacks, the one its own pattern has next; else the one its peers made first."""
-    role = pattern.next_role(world, rank) if len(waits) > 1 else None
-    return min(waits, key=lambda w: (w.group.role != role, waitfor.issue_key(w.group, w.sequence)))
+    role = pattern.next_role(world, rank) if len(calls) > 1 else None
+    return min(calls, key=lambda call: (call.group.role != role, call.key))
 
 
-def _missing(world: World, rank: int, waits: list[Wait]) -> Root:
-    first = _next_awaited(world, rank, waits)
+def _missing(world: World, rank: int, calls: list[OpenCall]) -> Root:
+    first = _next_awaited(world, rank, calls)
     most = len(first.absent) * 2 > len(first.group.members) > 2
     high = first.group.views[rank].high if rank in first.group.views else None
     last = f"its last call there is {high}" if high is not None else "it made no call there"
-    why = [f"rank {rank} never issued {op_of(first)} {first.sequence} of {first.group.role}: {last}"]
+    why = [f"rank {rank} never issued {first.op} {first.sequence} of {first.group.role}: {last}"]
     why += _last_call(world, rank)
     return Root(
         "missing_rank",
@@ -132,7 +107,7 @@ def _missing(world: World, rank: int, waits: list[Wait]) -> Root:
         (rank,) if most else (),
         first.group,
         first.sequence,
-        op_of(first),
+        first.op,
         why=why,
         certainty=0.5 if most else 0.9,
         missing=first.absent,
@@ -141,31 +116,31 @@ def _missing(world: World, rank: int, waits: list[Wait]) -> Root:
 
 def _last_call(world: World, rank: int) -> list[str]:
     """Where in the user's code the rank's newest recorded call was made: it has got past that line."""
-    trace = world.traces[rank]
-    if not len(trace.entries):
+    window = world.windows[rank]
+    if window.last is None or window.last[3] == NULL:
         return []
-    place = stacks.user_frame(reversed(trace.entries.frames[-1]))
-    group = trace.groups[trace.entries.group[-1]]
-    what = f"{trace.entries.op[-1]} {trace.entries.sequence[-1]} of {group.desc or group.name}"
-    return [f"rank {rank} last issued {what}, from {place}"] if place else []
+    index, signature, sequence, site = window.last
+    group = window.told_groups[index]
+    what = f"{window.call_signatures[signature].op} {sequence} of {group.desc or group.name}"
+    return [f"rank {rank} last issued {what}, from {window.sites[site]}"]
 
 
-def _furthest_behind(world: World, ranks: list[int], absent: dict[int, list[Wait]]) -> Root:
+def _furthest_behind(world: World, graph: WaitGraph, ranks: list[int]) -> Root:
     """Of gloo ranks without an open call, who may wait unseen, only the last in the pattern is named."""
     reached = pattern.positions(world, ranks)
-    roots = {rank: _missing(world, rank, absent[rank]) for rank in ranks}
+    roots = {rank: _missing(world, rank, graph.lacking[rank]) for rank in ranks}
 
     def lag(rank: int) -> int:
         """Calls between the rank's last one and the one its peers wait in."""
         gaps = []
-        for wait in absent[rank]:
-            view = wait.group.views.get(rank)
-            gaps.append(wait.sequence - (view.high or 0 if view else 0))
+        for call in graph.lacking[rank]:
+            view = call.group.views.get(rank)
+            gaps.append(call.sequence - (view.high or 0 if view else 0))
         return min(gaps)
 
     def ahead(rank: int) -> float:
         """How far the peer that waits for it soonest has come: the sooner, the nearer to the start."""
-        peers = {w.rank for w in absent[rank]}
+        peers = {peer for call in graph.lacking[rank] for peer in call.waiting[:1]}
         soonest = pattern.positions(world, sorted({*peers, rank}))
         return min((soonest[p] for p in peers), default=0.0)
 
@@ -190,15 +165,16 @@ def _furthest_behind(world: World, ranks: list[int], absent: dict[int, list[Wait
     return first
 
 
-_SUSPECTS_MAX = 8
+_SUSPECTS_MAX: Final = 8
 
 
-def _unseen_partner(world: World, last: Root, ranks: list[int], absent: dict[int, list[Wait]]) -> Root:
+def _unseen_partner(world: World, graph: WaitGraph, ranks: list[int]) -> Root:
     """Every rank that lacks a call waits by its stack: for a send or receive that gloo does not record.
 
     One of them, or of those in a call with them, broke the exchange.
     """
-    near = {*ranks, *(_next_awaited(world, rank, absent[rank]).rank for rank in ranks)}
+    last = _furthest_behind(world, graph, ranks)
+    near = {*ranks, *(_next_awaited(world, rank, graph.lacking[rank]).waiting[0] for rank in ranks)}
     last.verdict, last.named = "p2p_unmatched", ()
     last.suspects = tuple(sorted(near if len(near) <= _SUSPECTS_MAX else ranks))
     last.certainty = 0.4
@@ -207,7 +183,7 @@ def _unseen_partner(world: World, last: Root, ranks: list[int], absent: dict[int
 
 
 def _partner(rank: int, halves: list[Half]) -> Root:
-    first = min(halves, key=lambda h: (h.view.trace.entries.created_ns[h.at] or 0, h.rank))
+    first = min(halves, key=lambda h: (h.created_ns, h.rank))
     half = "receive" if first.sends else "send"
     return Root(
         "p2p_unmatched",
@@ -222,12 +198,7 @@ def _partner(rank: int, halves: list[Half]) -> Root:
 
 
 def _no_dump(
-    world: World,
-    blind: list[int],
-    silent: dict[int, list[Wait]],
-    quiet: list[int],
-    absent: dict[int, list[Wait]],
-    evidence: Evidence,
+    world: World, graph: WaitGraph, blind: list[int], quiet: list[int], evidence: Evidence
 ) -> list[Root]:
     """Ranks without a usable dump that peers wait for, or that a gloo rank may wait for unseen.
 
@@ -242,15 +213,16 @@ def _no_dump(
     ):
         if not ranks:
             continue
-        waits = [w for rank in ranks for w in silent.get(rank, ())] or [w for q in quiet for w in absent[q]]
-        first = min(waits, key=lambda w: waitfor.issue_key(w.group, w.sequence))
+        lacking = [call for rank in ranks for call in graph.lacking.get(rank, ())]
+        lacking = lacking or [call for rank in quiet for call in graph.lacking[rank]]
+        first = min(lacking, key=lambda call: call.key)
         reason = "left no dump" if verdict == "suspect_no_dump" else "left only a dump of an earlier time"
         why = [f"{noun(ranks)} {reason}; every other member of the call is accounted for"]
         if quiet:
             why.append(f"{noun(quiet)} may wait for it in a send or receive, which gloo does not record")
         found.append(
             Root(
-                verdict, (), tuple(ranks), first.group, first.sequence, op_of(first), why=why, certainty=0.4,
+                verdict, (), tuple(ranks), first.group, first.sequence, first.op, why=why, certainty=0.4,
                 missing=(*first.absent, *first.silent),
             )
         )  # fmt: skip
@@ -263,27 +235,25 @@ def all_joined(world: World, graph: WaitGraph, pairing: Pairing, covered: set[in
     gloo hides the sends and receives that may tie a stall to another one, so there any root explains all.
     """
     found: list[Root] = []
+    by_first: dict[int, list[OpenCall]] = defaultdict(list)
+    for call in graph.calls:
+        if not (call.absent or call.silent or call.ahead):
+            by_first[call.waiting[0]].append(call)
     for ranks in waitfor.components(graph):
-        hidden = bool(covered) and any(is_gloo(world.traces[r]) for r in ranks if r in world.traces)
+        hidden = bool(covered) and any(world.windows[r].gloo for r in ranks if r in world.windows)
         if ranks & covered or hidden:
             continue
-        stuck = [
-            waits[0]
-            for waits in by_call(graph).values()
-            if waits[0].rank in ranks and not (waits[0].absent or waits[0].silent or waits[0].ahead)
-        ]
+        stuck = [call for rank in sorted(ranks & by_first.keys()) for call in by_first[rank]]
         crossed = order.swapped(stuck)
         if crossed is not None:
             found.append(crossed)
             continue
-        newest = [w for w in stuck if w.sequence == w.group.high or len(w.view.open) > 1]
+        newest = [call for call in stuck if call.sequence == call.group.high or _several_open(call)]
         if newest:
-            first = min(newest, key=lambda w: waitfor.issue_key(w.group, w.sequence))
-            why = [
-                f"all {len(first.group.members)} members issued {op_of(first)} {first.sequence}, none ended"
-            ]
+            first = min(newest, key=lambda call: call.key)
+            why = [f"all {len(first.group.members)} members issued {first.op} {first.sequence}, none ended"]
             found.append(
-                Root("all_joined_not_finished", (), (), first.group, first.sequence, op_of(first), why=why)
+                Root("all_joined_not_finished", (), (), first.group, first.sequence, first.op, why=why)
             )
             continue
         halves = [(a, b) for a, b in pairing.joined if a.rank in ranks]
@@ -304,12 +274,17 @@ def _joined_halves(a: Half, b: Half, wrong_size: bool) -> Root:
     return Root("all_joined_not_finished", (), (), a.group, b.sequence, b.op, why=why)
 
 
+def _several_open(call: OpenCall) -> bool:
+    """Some member has issued more calls after the open one."""
+    return bool((call.group.rows.groups["open_count"][call.group.mine] > 1).any())
+
+
 def leftover(world: World, graph: WaitGraph) -> list[Root]:
     """Someone lacks a call, yet no rule says who began: the ranks that lack the oldest one, as suspects."""
-    waits = [waits[0] for waits in by_call(graph).values() if waits[0].absent]
-    if not waits:
+    lacking = [call for call in graph.calls if call.absent]
+    if not lacking:
         return []
-    first = min(waits, key=lambda w: waitfor.issue_key(w.group, w.sequence))
+    first = min(lacking, key=lambda call: call.key)
     root = _missing(world, first.absent[0], [first])
     root.named, root.suspects, root.certainty = (), first.absent, 0.3
     return [root]

@@ -43,6 +43,9 @@ GROUP: Final = np.dtype(
         ("low", "<i8"),  # collective_seq_id
         ("high", "<i8"),
         ("first_open", "<i8"),
+        ("first_open_ns", "<i8"),  # when it was made
+        ("first_open_at", "<i4"),  # its place in the ring
+        ("first_open_state", "i1"),
         ("shared_end", "<i8"),  # newest finished call that nobody can finish without all members
         ("last_enqueued", "<i8"),  # pg_status as the dump has it; its meaning differs per backend
         ("last_started", "<i8"),

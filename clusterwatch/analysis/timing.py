@@ -6,16 +6,18 @@ full stop nobody makes a newer call.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
-from clusterwatch.analysis.columns import View, is_gloo
+import numpy as np
+
+from clusterwatch.analysis.calls import issued_ns
 from clusterwatch.analysis.groups import World
 from clusterwatch.analysis.model import Observation
 from clusterwatch.analysis.root import Root
-from clusterwatch.analysis.signature import ALL_PARTY, plain
+from clusterwatch.analysis.tables import Window
 from clusterwatch.analysis.waitfor import WaitGraph
-from collectors.formats.trace import RankTrace
+from collectors.formats.columns import NULL
 
 _AGE_MIN_NS: Final = 1_000_000_000
 _GAPS: Final = 2
@@ -27,18 +29,14 @@ _STALE_GAPS: Final = 20
 """A dump a minute behind is of another time; ten seconds do if they are twenty of the job's longest gaps."""
 
 
-def longest_gap_ns(traces: Iterable[RankTrace]) -> int:
-    """The longest pause between two calls in a row of any rank, ns; 0 without one. Cost: O(entries)."""
-    longest = 0
-    for trace in traces:
-        times = [t for t in trace.entries.created_ns if t is not None]
-        longest = max(longest, max((b - a for a, b in zip(times, times[1:], strict=False)), default=0))
-    return longest
+def longest_gap_ns(windows: Iterable[Window]) -> int:
+    """The longest pause between two calls in a row of any rank, ns; 0 without one."""
+    return max((window.longest_gap_ns for window in windows), default=0)
 
 
-def stale_ranks(traces: Mapping[int, RankTrace]) -> frozenset[int]:
+def stale_ranks(world: World) -> frozenset[int]:
     """Ranks whose newest call is far behind their peers': the file is of an earlier run or dump."""
-    newest = {rank: t for rank, trace in traces.items() if (t := trace.newest_ns) is not None}
+    newest = {rank: w.newest_ns for rank, w in world.windows.items() if w.newest_ns is not None}
     if len(newest) < 2:
         return frozenset()
     ordered = sorted(newest.values())
@@ -46,35 +44,30 @@ def stale_ranks(traces: Mapping[int, RankTrace]) -> frozenset[int]:
     far = {rank for rank, t in newest.items() if typical - t > _STALE_SOON_NS}
     if not far or len(far) * 2 > len(newest):
         return frozenset()
-    gap = longest_gap_ns(trace for rank, trace in traces.items() if rank not in far)
+    gap = longest_gap_ns(window for rank, window in world.windows.items() if rank not in far)
     bound = max(_STALE_NS, _STALE_GAPS * gap)
     soon = max(_STALE_SOON_NS, _STALE_GAPS * gap)
+    behind = _far_behind(world, far)
     return frozenset(
         rank
         for rank in far
-        if typical - newest[rank] > bound
-        or (typical - newest[rank] > soon and _far_behind(rank, traces, far))
+        if typical - newest[rank] > bound or (typical - newest[rank] > soon and rank in behind)
     )
 
 
-def _far_behind(rank: int, traces: Mapping[int, RankTrace], far: set[int]) -> bool:
-    """In every group it shares, the rank lacks at least two calls that all its peers have made."""
-    mine = _highs(traces[rank])
-    lags = []
-    for other, trace in traces.items():
-        if other not in far:
-            theirs = _highs(trace)
-            lags += [theirs[key] - high for key, high in mine.items() if key in theirs]
-    return bool(lags) and min(lags) >= 2
-
-
-def _highs(trace: RankTrace) -> dict[tuple[str, str], int]:
-    highs: dict[tuple[str, str], int] = {}
-    for index, sequence in zip(trace.entries.group, trace.entries.sequence, strict=True):
-        group = trace.groups[index]
-        key = (group.name, group.desc)
-        highs[key] = max(highs.get(key, 0), sequence or 0)
-    return highs
+def _far_behind(world: World, far: set[int]) -> set[int]:
+    """Of ``far``, those that lack two calls or more, in every group they share, that all peers have made."""
+    rows = world.rows
+    old = np.isin(rows.rank, list(far))
+    placed = rows.number != NULL
+    none = np.iinfo(np.int64).max
+    reached = np.full(len(world.groups), none)
+    np.minimum.at(reached, rows.number[placed & ~old], np.maximum(rows.high[placed & ~old], 0))
+    mine = np.flatnonzero(placed & old & (rows.high != NULL))
+    mine = mine[reached[rows.number[mine]] != none]
+    lag = reached[rows.number[mine]] - rows.high[mine]
+    shared, close = set(rows.rank[mine].tolist()), set(rows.rank[mine[lag < 2]].tolist())
+    return shared - close
 
 
 def stall(observation: Observation, world: World, root: Root, graph: WaitGraph) -> tuple[bool, str]:
@@ -89,7 +82,7 @@ def stall(observation: Observation, world: World, root: Root, graph: WaitGraph) 
         )
     age = _age_ns(observation, world, root)
     if age is not None:
-        gap = longest_gap_ns(world.traces.values())
+        gap = longest_gap_ns(world.windows.values())
         if age > max(_AGE_MIN_NS, _GAPS * gap):
             return (
                 True,
@@ -99,31 +92,18 @@ def stall(observation: Observation, world: World, root: Root, graph: WaitGraph) 
 
 
 def _timed_out(root: Root, graph: WaitGraph) -> bool:
-    for wait in graph.open:
-        if root.group is not None and wait.group is not root.group:
-            continue
-        at = wait.view.entry(wait.sequence)
-        if wait.sequence in wait.view.timed_out:
-            return True
-        if at is not None and is_gloo(wait.view.trace) and wait.view.trace.entries.retired[at]:
-            return True
-    return False
+    return any(call.timed_out for call in graph.calls if root.group is None or call.group is root.group)
 
 
 def _age_ns(observation: Observation, world: World, root: Root) -> int | None:
     if root.group is None or root.sequence is None:
         return None
-    issued = []
-    for view in root.group.views.values():
-        at = view.entry(root.sequence)
-        created = view.trace.entries.created_ns[at] if at is not None else None
-        if created is not None:
-            issued.append(created)
-    looks = [trace.newest_ns for trace in world.traces.values()]
-    looks += [trace.taken_ns for trace in world.traces.values()]
+    issued = issued_ns(root.group, root.sequence, last=True)
+    looks = [window.newest_ns for window in world.windows.values()]
+    looks += [window.taken_ns for window in world.windows.values()]
     looks += [observation.now_ns] if observation.live else []
     known = [t for t in looks if t is not None]
-    return max(known) - max(issued) if issued and known else None
+    return max(known) - issued if issued is not None and known else None
 
 
 def outdated(world: World) -> frozenset[int]:
@@ -132,25 +112,14 @@ def outdated(world: World) -> frozenset[int]:
     Such a dump was taken before those calls, whatever its clock says. gloo marks failed calls as over too, at
     most one per rank, so there two calls are asked for.
     """
-    found: set[int] = set()
-    for group in world.groups:
-        if not group.certain or len(group.views) < 2:
-            continue
-        reached = max(_last_shared_end(view) for view in group.views.values())
-        slack = 1 if any(is_gloo(view.trace) for view in group.views.values()) else 0
-        found |= {
-            rank
-            for rank, view in group.views.items()
-            if view.high is not None and view.high + slack < reached
-        }
-    return frozenset(found)
-
-
-def _last_shared_end(view: View) -> int:
-    """The newest all-party call the rank has finished; 0 without one."""
-    ops = view.trace.entries.op
-    for sequence in sorted(view.calls, reverse=True):
-        at = view.entry(sequence)
-        if at is not None and sequence not in view.open and plain(ops[at]) in ALL_PARTY:
-            return sequence
-    return 0
+    rows, count = world.rows, len(world.groups)
+    placed = np.flatnonzero(rows.number != NULL)
+    number = rows.number[placed]
+    reached, gloo = np.full(count, NULL), np.zeros(count, np.bool_)
+    np.maximum.at(reached, number, rows.groups["shared_end"][placed])
+    gloo[number[rows.gloo[placed]]] = True
+    certain = np.array([group.certain for group in world.groups], np.bool_)
+    reached[~certain] = NULL
+    high = rows.high[placed]
+    old = (high != NULL) & (high + gloo[number] < reached[number])
+    return frozenset(rows.rank[placed[old]].tolist())

@@ -43,6 +43,8 @@ from collectors.formats.columns import COMPLETED, NULL, STARTED, Signature, Trac
 from collectors.formats.trace import TraceGroup
 from collectors.wire import limits
 
+__all__ = ["Window", "reduce"]
+
 NEWEST_CALLS: Final = 16
 """Newest calls of a group that are kept."""
 BEFORE_OPEN: Final = 8
@@ -195,7 +197,7 @@ class _Reduction:
             row["key"] = group_key(group.name, group.desc, members)
             row["told"] = bool(group.ranks)
         _fill_status(self.groups, self.trace.groups)
-        for name in ("low", "high", "first_open", "shared_end"):
+        for name in ("low", "high", "first_open", "first_open_ns", "first_open_at", "shared_end"):
             self.groups[name] = NULL
         return told
 
@@ -234,7 +236,11 @@ class _Reduction:
         kept_ends = np.cumsum(np.add.reduceat(keep, starts))
         self._put(held, "low", sequence[starts])
         self._put(held, "high", sequence[ends - 1])
-        self._put(held, "first_open", np.where(has_open, sequence[np.minimum(first_open, count - 1)], NULL))
+        oldest = np.minimum(first_open, count - 1)
+        self._put(held, "first_open", np.where(has_open, sequence[oldest], NULL))
+        self._put(held, "first_open_at", np.where(has_open, rows[oldest], NULL))
+        self._put(held, "first_open_ns", np.where(has_open, self.created[rows[oldest]], NULL))
+        self._put(held, "first_open_state", self.state[rows[oldest]])
         self._put(held, "shared_end", np.maximum.reduceat(np.where(shared, sequence, NULL), starts))
         self._put(held, "call_count", ends - starts)
         self._put(held, "open_count", np.add.reduceat(is_open, starts, dtype=np.int64))

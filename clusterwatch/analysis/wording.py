@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from clusterwatch.analysis import timing, waitfor
+from clusterwatch.analysis import downstream, timing
+from clusterwatch.analysis.downstream import Waiting
 from clusterwatch.analysis.groups import World
 from clusterwatch.analysis.model import (
     Culprit,
@@ -71,42 +74,43 @@ _VERBS: Final = {
 def fill(observation: Observation, root: Root, graph: WaitGraph) -> None:
     """Where a process is known to be gone, the call its peers wait in tells group and sequence."""
     if root.group is None and root.ranks:
-        waits = [w for rank in root.ranks for w in graph.waiting_on(rank)]
-        if waits:
-            first = min(waits, key=lambda w: waitfor.issue_key(w.group, w.sequence))
-            at = first.view.entry(first.sequence)
-            root.group, root.sequence = first.group, first.sequence
-            root.op = first.view.trace.entries.op[at] if at is not None else None
+        calls = [call for rank in root.ranks for call in graph.lacking.get(rank, ())]
+        if calls:
+            first = min(calls, key=lambda call: call.key)
+            root.group, root.sequence, root.op = first.group, first.sequence, first.op
             root.missing = tuple(r for r in (*first.absent, *first.silent) if r in root.ranks)
     gone = set(agent_gone(observation))
     if root.verdict == "suspect_no_dump" and root.suspects and set(root.suspects) <= gone:
         root.cause = "agent_gone"
 
 
-def finding(
-    observation: Observation,
-    world: World,
-    evidence: Evidence,
-    root: Root,
-    graph: WaitGraph,
-    alone: bool,
-) -> Finding:
-    """One fault in words.
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What findings are worded from."""
 
-    Args:
-        alone: no other fault was found, so everybody who waits is downstream of this one.
-    """
-    row = CATALOGUE[root.verdict]
-    why = list(root.why)
-    confidence = _confidence(observation, world, evidence, root, graph, why)
-    _stack_lines(observation, evidence, root, why)
-    waiting = _downstream(graph, root, alone, _waits_by_stack(observation))
+    observation: Observation
+    world: World
+    evidence: Evidence
+    graph: WaitGraph
+
+
+def findings(case: Case, roots: Sequence[Root]) -> list[Finding]:
+    """All faults in words, in the order of ``roots``."""
+    standing = {number for number, root in enumerate(roots) if root.verdict in MISMATCHES}
+    waiting = downstream.of_all(case.graph, roots, _waits_by_stack(case.observation), standing)
+    return [_finding(case, root, behind) for root, behind in zip(roots, waiting, strict=True)]
+
+
+def _finding(case: Case, root: Root, waiting: Waiting) -> Finding:
+    row, observation = CATALOGUE[root.verdict], case.observation
+    confidence, proof = _confidence(case, root)
+    stack_lines = _stack_lines(observation, case.evidence, root)
     group = root.group.ref if root.group is not None else None
     return Finding(
         verdict=root.verdict,
         fault_class=row.fault_class,
         severity=row.severity,
-        summary=_summary(observation, root, group, len(waiting.ranks)),
+        summary=_summary(observation, root, group, waiting.ranks),
         rule=f"{row.fault_class}.{root.verdict} v1",
         confidence=confidence,
         cause=root.cause,
@@ -119,8 +123,8 @@ def finding(
         op=root.op,
         node=root.node or _common_host(observation, root),
         onset_step=_step(observation, root),
-        downstream=Downstream(waiting.groups, len(waiting.ranks)),
-        why=tuple(dict.fromkeys(why)),
+        downstream=Downstream(waiting.groups, waiting.ranks),
+        why=tuple(dict.fromkeys([*root.why, *proof, *stack_lines])),
         recommended_action=row.action,
         decisive=row.decisive and bool(root.named),
         joined_ranks=_joined(root),
@@ -128,63 +132,45 @@ def finding(
     )
 
 
-class _Waiting:
-    """Ranks and groups that stand still because of a root."""
-
-    def __init__(self) -> None:
-        self.ranks: set[int] = set()
-        self.groups = 0
-
-
 def _waits_by_stack(observation: Observation) -> set[int]:
     """Ranks whose stack shows them in a call that only peers can end, the unrecorded p2p of gloo included."""
     return {one.rank for one in observation.stacks if (what := doing(one)) is not None and what.waits}
 
 
-def _downstream(graph: WaitGraph, root: Root, alone: bool, waits_by_stack: set[int]) -> _Waiting:
-    waiting = _Waiting()
-    if alone:
-        waiting.ranks = {w.rank for w in graph.open} | {r for r in graph.edges if r >= 0 and graph.edges[r]}
-        waiting.ranks |= waits_by_stack
-        if root.group is not None and root.verdict in MISMATCHES:
-            waiting.ranks |= {r for r, v in root.group.views.items() if v.issued(root.sequence or 0)}
-    else:
-        for rank in root.ranks:
-            waiting.ranks |= waitfor.upstream(graph, rank)
-    if root.verdict != "all_joined_not_finished":
-        waiting.ranks -= set(root.ranks)
-    waiting.groups = len({id(w.group) for w in graph.open if w.rank in waiting.ranks})
-    return waiting
+def _confidence(case: Case, root: Root) -> tuple[float, list[str]]:
+    """How sure, 0 to 1, and the line that says what proves the stall.
 
-
-def _confidence(
-    observation: Observation,
-    world: World,
-    evidence: Evidence,
-    root: Root,
-    graph: WaitGraph,
-    why: list[str],
-) -> float:
-    confidence = root.certainty
+    ``certainty`` of the rule that found it; at most ``UNPROVEN_MAX`` while nothing proves that the job stands
+    still and no process evidence is against the named; a tenth more when stacks show the named outside of any
+    collective; times 0.5 + 0.5 x the share of the world that was heard, since a rank that left no dump may
+    hold another explanation.
+    """
+    confidence, proof = root.certainty, []
     if root.verdict not in _SELF_PROVEN:
-        proven, line = timing.stall(observation, world, root, graph)
-        why.append(line)
-        facts = any(rank in evidence.lost for rank in root.ranks)
-        if not proven and not facts:
+        proven, line = timing.stall(case.observation, case.world, root, case.graph)
+        proof.append(line)
+        if not proven and not any(rank in case.evidence.lost for rank in root.ranks):
             confidence = min(confidence, UNPROVEN_MAX)
-        if root.named and all(evidence.busy_by_stack.get(rank) is not None for rank in root.named):
+        busy = case.evidence.busy_by_stack
+        if root.named and all(busy.get(rank) is not None for rank in root.named):
             confidence = min(0.97, confidence + 0.1)
-    if world.size:
-        heard_ranks = {*world.traces, *root.ranks}
-        if root.verdict in _PROCESS_PROVEN:  # who died or fell silent is told by processes, not by traces
-            heard_ranks |= {r for r, f in observation.facts.items() if f.process is not ProcessState.UNKNOWN}
-        heard = len(heard_ranks) / world.size
-        confidence *= 0.5 + 0.5 * min(heard, 1.0)
-    return confidence
+    return confidence * (0.5 + 0.5 * _heard(case, root)), proof
 
 
-def _stack_lines(observation: Observation, evidence: Evidence, root: Root, why: list[str]) -> None:
-    """Adds what the culprit does by its stack, and lets it give the cause."""
+def _heard(case: Case, root: Root) -> float:
+    """Share of the world that has spoken: by a dump, or where processes tell the fault by their state."""
+    if not case.world.size:
+        return 1.0
+    heard = {*case.world.windows, *root.ranks}
+    if root.verdict in _PROCESS_PROVEN:
+        facts = case.observation.facts
+        heard |= {rank for rank, fact in facts.items() if fact.process is not ProcessState.UNKNOWN}
+    return min(1.0, len(heard) / case.world.size)
+
+
+def _stack_lines(observation: Observation, evidence: Evidence, root: Root) -> list[str]:
+    """What the culprit does by its stack; lets it give the cause."""
+    lines = []
     for one in sorted(observation.stacks, key=lambda s: s.rank):
         if one.rank not in root.ranks:
             continue
@@ -194,12 +180,13 @@ def _stack_lines(observation: Observation, evidence: Evidence, root: Root, why: 
         if root.cause is None and root.verdict in ("missing_rank", "outside_collectives", "p2p_unmatched"):
             root.cause = what.cause
         if what.place:
-            why.append(f"rank {one.rank} is in {what.place}")
-    _phase_lines(observation, evidence, root, why)
+            lines.append(f"rank {one.rank} is in {what.place}")
+    return lines + _phase_lines(observation, evidence, root)
 
 
-def _phase_lines(observation: Observation, evidence: Evidence, root: Root, why: list[str]) -> None:
+def _phase_lines(observation: Observation, evidence: Evidence, root: Root) -> list[str]:
     """Where no stack tells, the phase that the hook reported does."""
+    lines = []
     for rank in root.named:
         fact, busy = observation.facts.get(rank), evidence.busy_by_stack.get(rank)
         if fact is None or not busy or fact.phase != busy:
@@ -207,7 +194,8 @@ def _phase_lines(observation: Observation, evidence: Evidence, root: Root, why: 
         if root.cause is None and root.verdict in ("missing_rank", "p2p_unmatched"):
             root.cause = busy
         if fact.phase_s is not None:
-            why.append(f"rank {rank} has been in phase {busy} for {duration(fact.phase_s)}")
+            lines.append(f"rank {rank} has been in phase {busy} for {duration(fact.phase_s)}")
+    return lines
 
 
 def _culprit(fact: RankFacts | None, rank: int) -> Culprit:
@@ -229,7 +217,7 @@ def _step(observation: Observation, root: Root) -> int | None:
 def _joined(root: Root) -> tuple[int, ...]:
     if root.group is None or root.sequence is None or root.verdict == "p2p_unmatched":
         return ()
-    return tuple(sorted(rank for rank, view in root.group.views.items() if view.issued(root.sequence)))
+    return root.group.issued(root.sequence)
 
 
 def _where(root: Root, group: GroupRef | None) -> str:
