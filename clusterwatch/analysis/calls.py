@@ -68,10 +68,10 @@ class OpenCall:
         return not (self.absent or self.silent or self.behind)
 
     @property
-    def key(self) -> tuple[int, int, tuple[str, str, _Ranks], int]:
+    def key(self) -> tuple[int, int, int, int]:
         """Order of calls by when the first member made them; then the smaller group."""
         issued = 1 << 63 if self.issued_ns is None else self.issued_ns
-        return (issued, len(self.group.members), self.group.key, self.sequence)
+        return (issued, self.group.size, self.group.number, self.sequence)
 
     @property
     def op(self) -> str:
@@ -111,7 +111,7 @@ def open_calls(group: Group, view: View) -> list[int]:
     """
     if not view.window.gloo or view.high is None:
         return view.open
-    if group.lacking and not group.certain:
+    if not (group.whole or group.certain):
         return view.open
     highs = group.rows.high[group.mine]
     others = np.maximum(highs[group.rows.rank[group.mine] != view.rank], 0)
@@ -190,7 +190,7 @@ class _Standing:
             one.absent, one.behind, one.ahead, one.started, one.held_up = standing
             if one.issued_ns is None:
                 one.issued_ns = issued_ns(one.group, one.sequence)
-            if one.group.lacking:
+            if not one.group.whole:
                 _add_lacking(self.world, one)
         return found
 
@@ -234,12 +234,6 @@ def evicted(world: World, rank: int, since_ns: int | None) -> bool:
         return False  # an only-active dump drops finished calls; an open one would be there
     oldest = window.oldest_ns
     return oldest is None or since_ns is None or oldest > since_ns + _CLOCK_SLACK_NS
-
-
-def issue_key(group: Group, sequence: int | None) -> tuple[int, int, tuple[str, str, _Ranks], int]:
-    """``OpenCall.key`` of any call of a group."""
-    issued = issued_ns(group, sequence)
-    return (1 << 63 if issued is None else issued, len(group.members), group.key, sequence or 0)
 
 
 def issued_ns(group: Group, sequence: int | None, last: bool = False) -> int | None:

@@ -84,7 +84,7 @@ def _outvoted(calls: _Calls, ring: frozenset[int]) -> set[int]:
     for group, sequence in calls:
         made = len(group.issued(sequence))
         absent = {rank for rank in ring & set(group.members) if not _issued((group, sequence), rank)}
-        if len(group.members) > 2 and made * 2 > len(group.members) and len(absent) * 2 < made:
+        if group.size > 2 and made * 2 > group.size and len(absent) * 2 < made:
             lacking.update(absent)
     return set(lacking) if set(lacking) != set(ring) else set()
 

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from clusterwatch.analysis.groups import Group
+from clusterwatch.analysis.group import Group
 
 
 def is_world(name: str, desc: str) -> bool:
@@ -30,7 +28,7 @@ def lone_rank(groups: Sequence[Group], told: int) -> int:
     gloo dumps name no member. A group that only one rank recorded has at least one member more; if every
     rank below ``told`` is taken in that role, that member is the next rank.
     """
-    alone = {group.role for group in groups if not group.certain and len(group.members) == 1}
+    alone = {group.role for group in groups if not group.certain and group.size == 1}
     for role, siblings in by_role(groups).items() if alone else ():
         taken = {rank for group in siblings for rank in group.members}
         if role in alone and len(siblings) > 1 and taken >= set(range(told)):

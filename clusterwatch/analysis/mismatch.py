@@ -62,7 +62,7 @@ def find(world: World) -> list[Mismatch]:
         if one is not None:
             found[number] = one
     for group in world.groups if world.no_dump else ():
-        one = _alone(group, siblings) if group.number not in found and group.lacking else None
+        one = _alone(group, siblings) if group.number not in found and not group.whole else None
         if one is not None:
             found[group.number] = one
     return [found[number] for number in sorted(found)]
@@ -250,7 +250,7 @@ def _totals(view: View, sequence: int) -> tuple[int, int]:
 def _all_to_all(group: Group) -> Mismatch | None:
     """All-to-all by totals: what all send is what all receive. The odd one stands out of an even split."""
     calls = group.calls
-    if group.high is None or len(group.views) != len(group.members) or len(group.views) < 2:
+    if group.high is None or not group.whole or len(group.views) < 2:
         return None
     for sequence in np.unique(calls.sequence[calls.sequence > group.high - _LOOK_BACK])[::-1].tolist():
         marks = calls.at(sequence)

@@ -95,7 +95,7 @@ def pair(world: World) -> Pairing:
     """Pairs the open halves of every ordered pair of ranks, in record order."""
     waiting: dict[tuple[int, int, int], tuple[list[Half], list[Half]]] = defaultdict(lambda: ([], []))
     for window in world.windows.values():
-        for half in _halves(world, window) if len(window.p2p) else ():
+        for half in _halves(world, window) if window.p2p_bytes else ():
             ends = (half.rank, half.peer) if half.sends else (half.peer, half.rank)
             waiting[(half.group.number, *ends)][0 if half.sends else 1].append(half)
     unmatched: list[Half] = []

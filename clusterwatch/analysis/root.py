@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from clusterwatch.analysis.groups import Group
+from clusterwatch.analysis.group import Group
 
 
 @dataclass(slots=True)

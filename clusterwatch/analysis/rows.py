@@ -48,18 +48,20 @@ class JobRows:
     """[R] ``tables.GROUP``"""
     number: Numbers
     """[R] of the group in ``World.groups``; ``NULL`` where the row stands for none"""
+    by_group: Numbers = field(default_factory=lambda: np.zeros(0, np.int64))
+    """[R] rows by ``number``, then by rank"""
     _calls_by_row: dict[int, Calls] = field(default_factory=dict)
 
     @classmethod
     def of(cls, windows: Sequence[Window]) -> JobRows:
-        counts = np.array([len(window.groups) for window in windows], np.int64)
+        counts = _lengths([window.group_bytes for window in windows], GROUP)
         owner = np.repeat(np.arange(len(windows)), counts)
         first = np.cumsum(counts) - counts
         return cls(
             windows=tuple(windows),
             owner=owner,
             index=np.arange(len(owner)) - first[owner],
-            groups=joined([window.groups for window in windows], GROUP),
+            groups=joined([window.group_bytes for window in windows], GROUP),
             number=np.full(len(owner), NULL),
         )
 
@@ -104,28 +106,29 @@ class JobRows:
     @functools.cached_property
     def _call_starts(self) -> Numbers:
         """[W] where each window's calls begin in ``calls``."""
-        counts = np.array([len(window.calls) for window in self.windows], np.int64)
+        counts = _lengths([window.call_bytes for window in self.windows], CALL)
         starts: Numbers = np.cumsum(counts) - counts
         return starts
 
     @functools.cached_property
     def calls(self) -> Rows:
         """[K] kept calls of all windows."""
-        return joined([window.calls for window in self.windows], CALL)
+        return joined([window.call_bytes for window in self.windows], CALL)
 
     @functools.cached_property
     def call_row(self) -> Numbers:
         """[K] the row each call belongs to."""
-        counts = np.array([len(window.groups) for window in self.windows], np.int64)
-        owner = np.repeat(np.arange(len(self.windows)), [len(window.calls) for window in self.windows])
+        counts = _lengths([window.group_bytes for window in self.windows], GROUP)
+        calls = _lengths([window.call_bytes for window in self.windows], CALL)
+        owner = np.repeat(np.arange(len(self.windows)), calls)
         rows: Numbers = (np.cumsum(counts) - counts)[owner] + self.calls["group"]
         return rows
 
     @functools.cached_property
     def _passed(self) -> tuple[Numbers, Numbers]:
         """[K] digest of what each call passed, and its all-to-all balance."""
-        counts = np.array([len(window.signatures) for window in self.windows], np.int64)
-        table = joined([window.signatures for window in self.windows], SIGNATURE)
+        parts = [window.signature_bytes for window in self.windows]
+        counts, table = _lengths(parts, SIGNATURE), joined(parts, SIGNATURE)
         starts = (np.cumsum(counts) - counts)[self.owner[self.call_row]]
         number = starts + self.calls["signature"]
         several = self.calls["parts"] > 1
@@ -164,8 +167,14 @@ class JobRows:
         )
 
 
-def joined(tables: list[Rows], dtype: np.dtype[np.void]) -> Rows:
-    return np.concatenate(tables) if tables else np.zeros(0, dtype)
+def joined(parts: list[bytes], dtype: np.dtype[np.void]) -> Rows:
+    """Tables of all windows, one after the other."""
+    return np.frombuffer(b"".join(parts), dtype)
+
+
+def _lengths(parts: list[bytes], dtype: np.dtype[np.void]) -> Numbers:
+    sizes: Numbers = np.array([len(part) for part in parts], np.int64) // dtype.itemsize
+    return sizes
 
 
 def split(values: Numbers, owner: Numbers, count: int) -> list[tuple[int, ...]]:

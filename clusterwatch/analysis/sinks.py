@@ -96,7 +96,7 @@ def _next_awaited(world: World, rank: int, calls: list[OpenCall]) -> OpenCall:
 
 def _missing(world: World, rank: int, calls: list[OpenCall]) -> Root:
     first = _next_awaited(world, rank, calls)
-    most = len(first.absent) * 2 > len(first.group.members) > 2
+    most = len(first.absent) * 2 > first.group.size > 2
     high = first.group.views[rank].high if rank in first.group.views else None
     last = f"its last call there is {high}" if high is not None else "it made no call there"
     why = [f"rank {rank} never issued {first.op} {first.sequence} of {first.group.role}: {last}"]
@@ -239,9 +239,8 @@ def all_joined(world: World, graph: WaitGraph, pairing: Pairing, covered: set[in
     for call in graph.calls:
         if not (call.absent or call.silent or call.ahead):
             by_first[call.waiting[0]].append(call)
-    for ranks in waitfor.components(graph):
-        hidden = bool(covered) and any(world.windows[r].gloo for r in ranks if r in world.windows)
-        if ranks & covered or hidden:
+    for ranks in waitfor.components(graph) if by_first or pairing.joined else ():
+        if ranks & covered or (covered and any(world.windows[r].gloo for r in ranks if r in world.windows)):
             continue
         stuck = [call for rank in sorted(ranks & by_first.keys()) for call in by_first[rank]]
         crossed = order.swapped(stuck)
@@ -251,7 +250,7 @@ def all_joined(world: World, graph: WaitGraph, pairing: Pairing, covered: set[in
         newest = [call for call in stuck if call.sequence == call.group.high or _several_open(call)]
         if newest:
             first = min(newest, key=lambda call: call.key)
-            why = [f"all {len(first.group.members)} members issued {first.op} {first.sequence}, none ended"]
+            why = [f"all {first.group.size} members issued {first.op} {first.sequence}, none ended"]
             found.append(
                 Root("all_joined_not_finished", (), (), first.group, first.sequence, first.op, why=why)
             )

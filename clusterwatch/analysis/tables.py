@@ -37,6 +37,8 @@ CALL: Final = np.dtype(
 
 TAIL: Final = np.dtype([("sequence", "<i8"), ("group", "<i4"), ("signature", "<i4"), ("site", "<i4")])
 
+PAIR: Final = np.dtype([("group", "<i4"), ("signature", "<i4")])
+
 GROUP: Final = np.dtype(
     [
         ("key", "<u8"),  # digest of name, description and members
@@ -80,7 +82,7 @@ Marks = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
-    """One dump, reduced. Arrays are structured: ``groups[G]``, ``calls[K]``, ``p2p[P]``, ``tail[T]``."""
+    """One dump, reduced. Tables are bytes: small, quick to pickle, and joined over ranks in one copy."""
 
     rank: int
     source: str
@@ -101,22 +103,48 @@ class Window:
     """place of the oldest open call of any group and kind"""
     last: tuple[int, int, int | None, int] | None
     """newest entry: group, signature, sequence, site (``NULL`` without one)"""
-    groups: Rows
-    """``GROUP``, as the dump lists them"""
-    calls: Rows
-    """``CALL``, by group and rising sequence; the entry that tells the state, the last one, of each call"""
-    p2p: Rows
-    """``CALL``: sends and receives not known to be finished, in record order"""
-    p2p_pairs: Rows
-    """``CALL`` columns group and signature only: sends and receives that are not open"""
-    tail: Rows
-    """``TAIL``, in record order"""
     tail_key: int
     """digest of the tail as roles, signatures and sites: equal programs at one point have one"""
-    signatures: Rows
-    """``SIGNATURE``"""
-    group_table: bytes
-    call_table: bytes
+    group_bytes: bytes
+    call_bytes: bytes
+    p2p_bytes: bytes
+    pair_bytes: bytes
+    tail_bytes: bytes
+    signature_bytes: bytes
+    group_texts: bytes
+    """MessagePack: the table of ``told_groups``"""
+    call_texts: bytes
+    """MessagePack: ``CallTexts``"""
+
+    @property
+    def groups(self) -> Rows:
+        """``GROUP``, as the dump lists them."""
+        return np.frombuffer(self.group_bytes, GROUP)
+
+    @property
+    def calls(self) -> Rows:
+        """``CALL``, by group and rising sequence: of each call the last entry, which tells the state."""
+        return np.frombuffer(self.call_bytes, CALL)
+
+    @property
+    def p2p(self) -> Rows:
+        """``CALL``: sends and receives not known to be finished, in record order."""
+        return np.frombuffer(self.p2p_bytes, CALL)
+
+    @property
+    def p2p_pairs(self) -> Rows:
+        """``PAIR``: different sends and receives that are over."""
+        return np.frombuffer(self.pair_bytes, PAIR)
+
+    @property
+    def tail(self) -> Rows:
+        """``TAIL``: the newest collective calls of all groups, in record order."""
+        return np.frombuffer(self.tail_bytes, TAIL)
+
+    @property
+    def signatures(self) -> Rows:
+        """``SIGNATURE``: digests of ``call_signatures``."""
+        return np.frombuffer(self.signature_bytes, SIGNATURE)
 
     @property
     def gloo(self) -> bool:
@@ -124,21 +152,21 @@ class Window:
 
     @property
     def told_groups(self) -> tuple[ToldGroup, ...]:
-        return _groups_in(self.group_table)
+        return _groups_in(self.group_texts)
 
     @property
     def call_signatures(self) -> tuple[Signature, ...]:
-        return _calls_in(self.call_table).signatures
+        return _calls_in(self.call_texts).signatures
 
     @property
     def sites(self) -> tuple[str, ...]:
         """Lines of the user's code, ``function (file:line)``."""
-        return _calls_in(self.call_table).sites
+        return _calls_in(self.call_texts).sites
 
     @property
     def stack(self) -> tuple[str, ...]:
         """Stack at the newest call, innermost first; empty without stacks."""
-        return _calls_in(self.call_table).stack
+        return _calls_in(self.call_texts).stack
 
 
 class ToldGroup(msgspec.Struct, frozen=True, array_like=True):
@@ -154,7 +182,7 @@ class ToldGroup(msgspec.Struct, frozen=True, array_like=True):
         return columns.members_of(self.runs)
 
 
-class CallTable(msgspec.Struct, frozen=True, array_like=True):
+class CallTexts(msgspec.Struct, frozen=True, array_like=True):
     signatures: tuple[Signature, ...]
     sites: tuple[str, ...]
     stack: tuple[str, ...]
@@ -166,8 +194,8 @@ def _groups_in(table: bytes) -> tuple[ToldGroup, ...]:
 
 
 @functools.lru_cache(maxsize=65_536)
-def _calls_in(table: bytes) -> CallTable:
-    return msgspec.msgpack.decode(table, type=CallTable)
+def _calls_in(table: bytes) -> CallTexts:
+    return msgspec.msgpack.decode(table, type=CallTexts)
 
 
 def digest(*parts: object) -> int:

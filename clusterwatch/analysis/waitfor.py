@@ -138,6 +138,8 @@ def _reached(start: Iterable[int], targets: Callable[[int], Iterable[int]]) -> s
 
 def leading_to(graph: WaitGraph, goals: Iterable[int]) -> set[int]:
     """Ranks that wait, also softly, for one of ``goals``, directly or through others."""
+    if not graph.soft:
+        return upstream(graph, goals) | set(goals)
     reverse: dict[int, list[int]] = defaultdict(list)
     for node, targets in graph.soft.items():
         for target in targets:

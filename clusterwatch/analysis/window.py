@@ -28,9 +28,10 @@ from clusterwatch.analysis.stacks import user_frame
 from clusterwatch.analysis.tables import (
     CALL,
     GROUP,
+    PAIR,
     SIGNATURE,
     TAIL,
-    CallTable,
+    CallTexts,
     Marks,
     Numbers,
     Rows,
@@ -178,15 +179,15 @@ class _Reduction:
             any_finished=bool((self.retired | (self.state == COMPLETED)).any()),
             oldest_open_at=int(min(open_at)) if open_at else None,
             last=kept.last,
-            groups=self.groups,
-            calls=kept.calls,
-            p2p=kept.p2p,
-            p2p_pairs=kept.pairs,
-            tail=kept.tail,
             tail_key=kept.tail_key(),
-            signatures=kept.signature_rows,
-            group_table=msgspec.msgpack.encode(told),
-            call_table=kept.table(),
+            group_bytes=self.groups.tobytes(),
+            call_bytes=kept.calls.tobytes(),
+            p2p_bytes=kept.p2p.tobytes(),
+            pair_bytes=kept.pairs.tobytes(),
+            tail_bytes=kept.tail.tobytes(),
+            signature_bytes=kept.signature_rows.tobytes(),
+            group_texts=msgspec.msgpack.encode(told),
+            call_texts=kept.texts(),
         )
 
     def _groups(self) -> list[ToldGroup]:
@@ -308,7 +309,9 @@ class _Kept:
         self.signature_rows: Rows = np.array(list(map(_signature_row, self.signature_table)), SIGNATURE)
         self.calls = self._rows(calls.rows, ring.sequence, calls.parts)
         self.p2p = self._rows(halves, ring.p2p_sequence, np.ones(len(halves)))
-        self.pairs = self._rows(pairs, ring.p2p_sequence, np.ones(len(pairs)))
+        self.pairs: Rows = np.zeros(len(pairs), PAIR)
+        self.pairs["group"] = ring.group[pairs]
+        self.pairs["signature"] = self.number_of[ring.signature[pairs]]
         self.tail: Rows = np.zeros(len(tail), TAIL)
         self.tail["sequence"], self.tail["group"] = ring.sequence[tail], ring.group[tail]
         self.tail["signature"], self.tail["site"] = self.number_of[ring.signature[tail]], self._sites(tail)
@@ -350,11 +353,11 @@ class _Kept:
         tokens += np.array(sites, np.uint64)[self.tail["site"]]
         return int.from_bytes(blake2b(tokens.tobytes(), digest_size=8).digest(), "little")
 
-    def table(self) -> bytes:
+    def texts(self) -> bytes:
         stacks, stack = self.ring.trace.stacks, self.stack
         newest = stacks[stack[-1]] if len(stack) and stack[-1] != NULL else ()
         kept = newest[: limits.FRAMES_PER_STACK_MAX]
-        return msgspec.msgpack.encode(CallTable(self.signature_table, self.site_table, kept))
+        return msgspec.msgpack.encode(CallTexts(self.signature_table, self.site_table, kept))
 
 
 _MIX_A: Final = np.uint64(0x9E3779B97F4A7C15)
