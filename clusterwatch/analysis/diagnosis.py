@@ -61,7 +61,7 @@ def diagnose(observation: Observation) -> Diagnosis:
 def _fresh(observation: Observation, world: World) -> tuple[Observation, World, frozenset[int]]:
     """The observation without dumps of another time, its world, and the ranks whose dumps these are."""
     whole, count = observation, len(world.windows)
-    stale = timing.stale_ranks(world)
+    stale = timing.stale_ranks(world) | observation.stale_ranks
     if stale:
         observation, world = _without(whole, world, stale)
     outdated = timing.outdated(world)

@@ -128,6 +128,8 @@ class Observation:
     """whole rings; each is reduced to its window at once"""
     windows: tuple[Window, ...] = ()
     """rings that a reader has reduced already"""
+    stale_ranks: frozenset[int] = frozenset()
+    """ranks that left a dump of an earlier time only, which the reader has kept out"""
     stacks: tuple[RankStacks, ...] = ()
     facts: Mapping[int, RankFacts] = field(default_factory=dict)
     groups: tuple[KnownGroup, ...] = ()

@@ -11,15 +11,10 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from clusterwatch.analysis import Observation, diagnose, exit_code
-from clusterwatch.analysis.model import RankFacts, RankStacks, StackThread
+from clusterwatch.analysis import diagnose, exit_code
 from clusterwatch.analysis.overview import overview
-from clusterwatch.analysis.stacks import RECORDER
-from clusterwatch.analysis.window import reduce
+from clusterwatch.cli import analyze_input
 from clusterwatch.cli.report import text
-from clusterwatch.readers import folder, topology
-from collectors.formats.columns import from_trace
-from collectors.formats.trace import RankTrace
 
 EXIT_USAGE: Final = 64
 EXIT_NO_INPUT: Final = 66
@@ -49,58 +44,16 @@ def run(args: argparse.Namespace) -> int:
     if args.world_size is not None and args.world_size < 1:
         print("clusterwatch: --world-size must be at least 1", file=sys.stderr)
         return EXIT_USAGE
-    facts: dict[int, RankFacts] = {}
     try:
-        if args.topology is not None:
-            facts = topology.read(args.topology)
-        found = folder.read(args.path, _progress())
-    except topology.TopologyError as error:
-        print(f"clusterwatch: --topology {error}", file=sys.stderr)
+        observation = analyze_input.gather(args.path, args.topology, args.world_size)
+    except analyze_input.NoInputError as error:
+        print(f"clusterwatch: {error}", file=sys.stderr)
         return EXIT_NO_INPUT
-    except FileNotFoundError:
-        print(f"clusterwatch: there is nothing at {args.path}", file=sys.stderr)
-        return EXIT_NO_INPUT
-    except OSError as error:
-        print(f"clusterwatch: {args.path} cannot be read: {error.strerror}", file=sys.stderr)
-        return EXIT_NO_INPUT
-    diagnosis = diagnose(
-        Observation(
-            traces=found.traces,
-            stacks=tuple(_recorded_stacks(found.traces)),
-            facts=facts,
-            world_size=args.world_size,
-            problems=found.problems,
-        )
-    )
+    diagnosis = diagnose(observation)
     if args.json:
         print(json.dumps(diagnosis.to_dict(), ensure_ascii=False))
     else:
-        view = overview([reduce(from_trace(trace)) for trace in found.traces], diagnosis)
+        view = overview(observation.windows, diagnosis)
         print("\n".join(text.report(diagnosis, view, text.style_of(sys.stdout), args.stacks)))
     worst = diagnosis.worst
     return exit_code(worst.verdict, worst.fault_class, worst.severity)
-
-
-def _recorded_stacks(traces: tuple[RankTrace, ...]) -> list[RankStacks]:
-    """The stack of each rank's newest call, as the recorder took it when the call was issued."""
-    found = []
-    for trace in traces:
-        frames = trace.entries.frames[-1] if trace.entries.frames else ()
-        if frames:
-            thread = StackThread("main", tuple(reversed(frames)), main=True)
-            found.append(RankStacks(trace.rank, RECORDER, (thread,)))
-    return found
-
-
-def _progress() -> folder.Progress | None:
-    """A counter on the terminal; nothing when the output goes to a file."""
-    if not sys.stderr.isatty():
-        return None
-
-    def show(done: int, total: int) -> None:
-        if done == total:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
-        elif done % 64 == 0:
-            print(f"\rreading {done} of {total} dumps", end="", file=sys.stderr, flush=True)
-
-    return show

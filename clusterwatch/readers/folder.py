@@ -1,127 +1,242 @@
-"""Flight-recorder dumps as they lie on a cluster -> ``RankTrace`` per rank, and what could not be used.
+"""Flight-recorder dumps as they lie on a cluster -> a window per rank, and what could not be used.
 
-In: a file, a folder (nested, one per node), an archive. Out: ``Folder``. A dump does not say its rank: it
-comes from the file name, whatever the prefix and with host names in between. Of several dumps of one rank the
-newest counts; the older ones are named.
+In: a file, a folder (nested, one per node), an archive. Out: ``Folder``. Files are listed once, which tells
+the ranks (``names``), then read one after the other by all cores (``workers``), reduced (``dumps``) and
+sorted into runs and jobs (``runs``). Files are never all held, and their order changes nothing.
 """
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from clusterwatch.analysis.model import InputProblem
-from clusterwatch.readers.archives import Blob, UnreadableError, blobs
-from collectors.formats.flight_recorder import DUMP_MAX_BYTES, decode
-from collectors.formats.trace import RankTrace, TraceError
+from clusterwatch.analysis.tables import Window
+from clusterwatch.readers import dumps, names, runs, workers
+from clusterwatch.readers.archives import Blob, Stream, UnreadableError, files, label
+from clusterwatch.readers.dumps import Dump, Unusable
+from clusterwatch.readers.names import Named
+from clusterwatch.readers.runs import Job
+from collectors.formats.columns import TraceColumns
+from collectors.formats.trace import TraceError
 
-_ENDING: Final = re.compile(r"(?<!\d)(\d{1,7})(?:\.(?:json|pickle|pkl|bin|pt|dump|trace))?$")
-_AFTER_RANK: Final = re.compile(r"rank[_-]?(\d{1,7})(?=[_-]|\.(?:json|pickle|pkl|bin|pt|dump|trace)$|$)")
-_DUMP_WORDS: Final = re.compile(r"trace|dump|rank|flight", re.IGNORECASE)
-_OTHER_FILES: Final = re.compile(
-    r"\.(log|txt|out|err|py|md|ya?ml|toml|csv|html?|sh|pipe|tmp|lock|jsonl|png|svg)(\.\d+)?$", re.IGNORECASE
-)
-_PROBLEMS_MAX: Final = 1_000
+PROBLEMS_MAX: Final = 1_000
 
-Progress = Callable[[int, int], None]
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far reading is. A packed archive counts when it is done."""
+
+    files_done: int
+    files: int
+    bytes_done: int
+    bytes: int
+
+
+Show = Callable[[Progress], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """What was found. ``traces`` sorted by rank; ``problems`` by source."""
+    """What was found: the newest run of the largest job, and what was left out of it."""
 
-    traces: tuple[RankTrace, ...]
+    windows: tuple[Window, ...]
+    """by rank, one each"""
     problems: tuple[InputProblem, ...]
+    """by source"""
     files: int
     """dumps read, usable or not"""
+    world_size: int | None = None
+    """ranks of the job, when its dumps tell it"""
+    stale_ranks: frozenset[int] = frozenset()
+    """ranks that left a dump of an earlier time only; it is not in ``windows``"""
+    other_jobs: tuple[Job, ...] = ()
+    """jobs whose files lie here too, at the same time; nothing of them is in ``windows``"""
 
 
-def read(path: Path, progress: Progress | None = None) -> Folder:
-    """All dumps at or below ``path``. Listed once for the names, which tell the ranks, then read once.
+@dataclass(slots=True)
+class _Listing:
+    """What lies there. ``tasks``: blobs, and packed archives, which are read in one go."""
+
+    tasks: list[Blob | Stream] = field(default_factory=list)
+    named: dict[str, Named] = field(default_factory=dict)
+    problems: list[InputProblem] = field(default_factory=list)
+    others: int = 0
+    """files that are no dump by name"""
+
+
+def read(path: Path, show: Show | None = None, processes: int | None = None) -> Folder:
+    """All dumps at or below ``path``.
 
     Args:
-        progress: called with the number of dumps read and of dumps there are.
+        path: a folder, a dump or an archive.
+        show: called after each file.
+        processes: how many read at a time; as many as the cores and the amount suggest when not given.
 
     Raises:
         FileNotFoundError: there is nothing at ``path``.
+        OSError: it cannot be listed, or is no file or folder.
     """
-    problems: list[InputProblem] = []
-    names: list[str] = []
-    for item in blobs(path):
+    listing = _listed(path)
+    found: list[Dump] = []
+    unusable: list[InputProblem] = []
+    for item in _results(listing, show, processes):
+        if isinstance(item, Dump):
+            found.append(item)
+        else:
+            unusable.append(item)
+    problems = listing.problems + unusable
+    choice = runs.choose(found)
+    problems += [InputProblem(o.dump.source, o.reason, o.dump.rank) for o in choice.left_out]
+    problems += _about_jobs(choice)
+    if not found and not unusable:
+        problems.append(InputProblem(_title(path), _nothing(listing)))
+    first = choice.jobs[0] if choice.jobs else Job("", (), None)
+    return Folder(
+        windows=tuple(dump.window for dump in first.dumps),
+        problems=_bounded(problems, path),
+        files=len(found) + len(unusable),
+        world_size=first.world_size,
+        stale_ranks=frozenset(dump.rank for dump in choice.stale_only),
+        other_jobs=tuple(choice.jobs[1:]),
+    )
+
+
+def traces(path: Path, ranks: Collection[int] | None = None) -> Iterator[TraceColumns]:
+    """Whole rings of ``ranks`` (all when None): the same dumps that ``read`` chose, in no certain order.
+
+    Cost: reads the folder once to choose, then each ring as it is asked for; holds one ring at a time.
+
+    Raises:
+        FileNotFoundError, OSError: as ``read``.
+    """
+    listing = _listed(path)
+    wanted = {w.source: w.rank for w in read(path).windows if ranks is None or w.rank in ranks}
+    for task in listing.tasks:
+        for blob in _members(task):
+            rank = wanted.pop(blob.name, None)
+            if rank is not None:
+                with contextlib.suppress(TraceError, UnreadableError):  # gone or changed since it was chosen
+                    yield dumps.decoded(blob, rank)
+
+
+def _listed(path: Path) -> _Listing:
+    """Every file that may be a dump, with its rank. Packed archives are gone through once for their names."""
+    listing = _Listing()
+    blobs: dict[str, Blob] = {}
+    streams: list[tuple[Stream, list[str]]] = []
+    for item in files(path):
         if isinstance(item, Blob):
-            names += [item.name] if _may_be_dump(item.name) else []
-        elif _DUMP_WORDS.search(item[0]) or ":" not in item[0]:
-            _note_unopened(item, problems)
-    ranks = ranks_by_name(names)
-    chosen: dict[int, RankTrace] = {}
-    done = 0
-    for item in blobs(path):
-        rank = ranks.get(item.name) if isinstance(item, Blob) else None
-        if rank is None or not isinstance(item, Blob):
-            continue
-        trace = _load(item, rank, problems)
-        if trace is not None:
-            _choose(chosen, trace, problems)
-        done += 1
-        if progress is not None:
-            progress(done, len(ranks))
-    ordered = tuple(chosen[rank] for rank in sorted(chosen))
-    named = sorted(problems, key=lambda p: (p.source, p.reason))[:_PROBLEMS_MAX]
-    return Folder(ordered, tuple(named), done)
+            blobs[item.name] = item
+        elif isinstance(item, Stream):
+            inside = []
+            for member in item.blobs():
+                if isinstance(member, Blob):
+                    inside.append(member.name)
+                else:
+                    _note(member, listing)
+            streams.append((item, inside))
+        else:
+            _note(item, listing)
+    every = [*blobs, *(name for _, inside in streams for name in inside)]
+    listing.named = {n.name: n for n in names.assign(every, lambda asked: _members_in(asked, blobs))}
+    listing.tasks += [blob for name, blob in blobs.items() if name in listing.named]
+    listing.tasks += [stream for stream, inside in streams if any(n in listing.named for n in inside)]
+    listing.others = len(every) - len(listing.named)
+    return listing
 
 
-def _may_be_dump(name: str) -> bool:
-    base = PurePosixPath(name).name
-    return not base.startswith(".") and not _OTHER_FILES.search(base) and bool(_candidates(base))
+def _members_in(asked: Sequence[tuple[str, int]], blobs: dict[str, Blob]) -> int:
+    return sum(dumps.groups_with(blobs[name], rank) for name, rank in asked if name in blobs)
 
 
-def _candidates(base: str) -> tuple[int, ...]:
-    """Numbers of a file name that may be the rank: the one at its end, and the one after the word rank."""
-    found = [match[1] for match in (_ENDING.search(base), _AFTER_RANK.search(base)) if match is not None]
-    return tuple(int(text) for text in found)
-
-
-def ranks_by_name(names: Iterable[str]) -> dict[str, int]:
-    """Rank of each file name. Where a name holds two numbers (host names, time stamps), the place that tells
-    the files of one folder apart best is taken for the whole folder; the end of the name on a tie.
-    """
-    folders: dict[str, list[str]] = defaultdict(list)
-    for name in sorted(names):
-        folders[str(PurePosixPath(name).parent)].append(name)
-    ranks: dict[str, int] = {}
-    for folder in folders.values():
-        at_end = {name: _candidates(PurePosixPath(name).name)[0] for name in folder}
-        after_word = {name: _candidates(PurePosixPath(name).name)[-1] for name in folder}
-        better = len(set(after_word.values())) > len(set(at_end.values()))
-        ranks |= after_word if better else at_end
-    return ranks
-
-
-def _note_unopened(item: tuple[str, str], problems: list[InputProblem]) -> None:
+def _note(item: tuple[str, str], listing: _Listing) -> None:
     name, reason = item
-    if not name.endswith(".pipe"):  # the recorder's own leftovers: one per rank, always empty
-        problems.append(InputProblem(name, reason))
+    if not name.lower().endswith(".pipe"):  # the recorder's own leftovers: one per rank, always empty
+        listing.problems.append(InputProblem(name, reason))
 
 
-def _load(blob: Blob, rank: int, problems: list[InputProblem]) -> RankTrace | None:
-    """The dump, or None for a file that is none; a dump that cannot be used is named."""
-    try:
-        return decode(blob.read(DUMP_MAX_BYTES), rank, blob.name)
-    except (TraceError, UnreadableError) as error:
-        problems.append(InputProblem(blob.name, str(error)[:300], rank))
-        return None
+def _members(task: Blob | Stream) -> Iterator[Blob]:
+    if isinstance(task, Blob):
+        yield task
+    else:
+        yield from (blob for blob in task.blobs() if isinstance(blob, Blob))
 
 
-def _choose(chosen: dict[int, RankTrace], trace: RankTrace, problems: list[InputProblem]) -> None:
-    kept = chosen.get(trace.rank)
-    if kept is None:
-        chosen[trace.rank] = trace
-        return
-    older, newer = sorted((kept, trace), key=lambda t: (t.newest_ns or 0, len(t.entries), t.source))
-    chosen[trace.rank] = newer
-    reason = f"stale: an older dump of rank {older.rank}; {newer.source} is newer"
-    problems.append(InputProblem(older.source, reason, older.rank))
+def _results(listing: _Listing, show: Show | None, processes: int | None) -> Iterator[Dump | InputProblem]:
+    """Every dump, reduced, and every file that cannot be used."""
+    tasks, named = listing.tasks, listing.named
+    several = {rank for rank, count in Counter(n.rank for n in named.values()).items() if count > 1}
+
+    def work(number: int) -> Iterator[Dump | Unusable]:
+        for blob in _members(tasks[number]):
+            what = named.get(blob.name)
+            if what is not None:
+                result = dumps.load(blob, what, marked=what.rank in several)
+                if result is not None:
+                    yield result
+
+    total = sum(task.size_bytes for task in tasks)
+    if processes is None:
+        processes = workers.processes_for(total, len(tasks))
+    files_done = bytes_done = 0
+    for number, result in workers.run(_order(tasks), work, processes):
+        if isinstance(result, Dump):
+            yield result
+        elif isinstance(result, Unusable):
+            yield InputProblem(result.source, result.reason, result.rank)
+        elif isinstance(result, workers.Died):
+            yield InputProblem(tasks[number].name, result.why, _rank_of(tasks[number], named))
+        if result is None or isinstance(result, workers.Died):
+            files_done, bytes_done = files_done + 1, bytes_done + tasks[number].size_bytes
+            if show is not None:
+                show(Progress(files_done, len(tasks), bytes_done, total))
+
+
+def _rank_of(task: Blob | Stream, named: dict[str, Named]) -> int | None:
+    return named[task.name].rank if isinstance(task, Blob) else None
+
+
+def _order(tasks: Sequence[Blob | Stream]) -> list[int]:
+    """Large ones first, by powers of two, so that no process ends long after the others; then by name."""
+    return sorted(range(len(tasks)), key=lambda n: (-tasks[n].size_bytes.bit_length(), tasks[n].name))
+
+
+def _title(path: Path) -> str:
+    return label(path.name or str(path))
+
+
+def _nothing(listing: _Listing) -> str:
+    count = listing.others + len(listing.named) + len(listing.problems)
+    return f"no dump among {count} files" if count else "the folder is empty"
+
+
+def _about_jobs(choice: runs.Choice) -> Iterator[InputProblem]:
+    """Says that files of several jobs lie here, once per job that is not judged."""
+    for job in choice.jobs[1:]:
+        first = choice.jobs[0].name
+        yield InputProblem(
+            job.name,
+            f"files of another job, of {len(job.dumps)} ranks, at the same time; judged here is {first} "
+            f"of {len(choice.jobs[0].dumps)} ranks, and nothing is mixed",
+        )
+    if choice.mixed_ranks:
+        few = ", ".join(map(str, choice.mixed_ranks[:8])) + (", ..." if len(choice.mixed_ranks) > 8 else "")
+        yield InputProblem(
+            choice.jobs[0].dumps[0].source,
+            f"ranks {few} left dumps of two processes at one time: files of two jobs may be mixed here, "
+            "and no name tells them apart. The newer of each is judged",
+        )
+
+
+def _bounded(problems: list[InputProblem], path: Path) -> tuple[InputProblem, ...]:
+    """By source, so many; the rest is counted."""
+    ordered = sorted(problems, key=lambda problem: (problem.source, problem.reason))
+    more = len(ordered) - PROBLEMS_MAX
+    if more > 0:
+        ordered[PROBLEMS_MAX:] = [InputProblem(_title(path), f"and {more} more files that cannot be used")]
+    return tuple(ordered)

@@ -25,7 +25,7 @@ def found_folders() -> list[Any]:
 
 def answer(path: Path) -> dict[str, Any]:
     found = folder.read(path)
-    return diagnose(Observation(traces=found.traces, problems=found.problems)).to_dict()
+    return diagnose(Observation(windows=found.windows, problems=found.problems)).to_dict()
 
 
 @pytest.mark.parametrize("path", found_folders())

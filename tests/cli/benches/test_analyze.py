@@ -17,8 +17,8 @@ def test_the_made_job_lacks_the_last_call_of_one_rank(
 ) -> None:
     size = write_job(tmp_path, ranks, entries, frames, missing=5)
     assert size == sum(path.stat().st_size for path in tmp_path.iterdir())
-    found = folder.read(tmp_path)
-    assert {len(trace.entries) for trace in found.traces} == {entries, entries - 1}
-    assert {len(stack) for trace in found.traces for stack in trace.entries.frames} == {frames}
-    worst = diagnose(Observation(traces=found.traces)).worst
+    rings = list(folder.traces(tmp_path))
+    assert {len(trace.entries) for trace in rings} == {entries, entries - 1}
+    assert {len(stack) for trace in rings for stack in trace.stacks or ((),)} == {frames}
+    worst = diagnose(Observation(windows=folder.read(tmp_path).windows)).worst
     assert (worst.verdict, worst.culprit_ranks) == ("missing_rank", (5,))

@@ -1,0 +1,66 @@
+"""What ``clusterwatch analyze`` judges: a folder and a topology file as an ``Observation``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from clusterwatch.analysis import Observation, diagnose
+from clusterwatch.analysis.model import InputProblem, RankStacks, StackThread
+from clusterwatch.analysis.stacks import RECORDER
+from clusterwatch.analysis.tables import Window
+from clusterwatch.cli.progress import Bar
+from clusterwatch.readers import folder, topology
+from clusterwatch.readers.archives import label
+from clusterwatch.readers.runs import Job
+
+
+class NoInputError(Exception):
+    """The input cannot be had; the text says why."""
+
+
+def gather(path: Path, topology_file: Path | None = None, world_size: int | None = None) -> Observation:
+    """Reads everything at ``path``; a bar on standard error shows how far, when that is a terminal.
+
+    Args:
+        path: a folder, a dump or an archive.
+        topology_file: ``topology.json`` with host and GPU of each rank.
+        world_size: ranks the job should have, where the dumps do not tell.
+
+    Raises:
+        NoInputError: one of the files is not there or cannot be read.
+    """
+    try:
+        facts = topology.read(topology_file) if topology_file is not None else {}
+        with Bar(sys.stderr) as bar:
+            found = folder.read(path, bar.show if bar.visible else None)
+    except topology.TopologyError as error:
+        raise NoInputError(f"--topology {label(str(error))}") from error
+    except FileNotFoundError as error:
+        raise NoInputError(f"there is nothing at {label(str(path))}") from error
+    except OSError as error:
+        raise NoInputError(f"{label(str(path))} cannot be read: {error.strerror}") from error
+    return Observation(
+        windows=found.windows,
+        stale_ranks=found.stale_ranks,
+        stacks=tuple(recorded_stacks(found.windows)),
+        facts=facts,
+        world_size=world_size,
+        problems=(*found.problems, *map(_told_apart, found.other_jobs)),
+    )
+
+
+def recorded_stacks(windows: Iterable[Window]) -> Iterator[RankStacks]:
+    """The stack of each rank's newest call, as the recorder took it when the call was issued."""
+    for window in windows:
+        if window.stack:
+            thread = StackThread("main", tuple(reversed(window.stack)), main=True)
+            yield RankStacks(window.rank, RECORDER, (thread,))
+
+
+def _told_apart(job: Job) -> InputProblem:
+    """What a job whose files lie here too suffers from, in one sentence of its own."""
+    windows = tuple(dump.window for dump in job.dumps)
+    verdict = diagnose(Observation(windows=windows)).worst
+    return InputProblem(job.name, f"that job on its own: {verdict.verdict}. {verdict.summary}")

@@ -1,0 +1,140 @@
+"""The rank of each dump, from the names of all files of a folder: a dump does not say its own.
+
+In: paths below the input. Out: ``Named`` per file that may be a dump. Recorders write ``<prefix><rank>``, but
+people put host names, time stamps and counters around it (public issue 140879), so the same number of a name
+is read for all files of one prefix: the one that tells ranks apart. Where names leave it open, ``decide`` is
+asked, which looks into a few of the files: a rank is a member of every group its dump lists.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+SAMPLES: Final = 6
+"""Files that are looked into when names leave the rank open."""
+
+_ENDINGS: Final = r"(?:\.(?:json|pickle|pkl|bin|pt|pth|dump|trace|dat))*"
+_NUMBER: Final = r"(?<!\d)(\d{1,7})(?!\d)"
+"""Longer ones are times, job ids or addresses."""
+_AT_END: Final = re.compile(rf"{_NUMBER}{_ENDINGS}$", re.IGNORECASE)
+_AFTER_WORD: Final = re.compile(rf"rank[_.=-]?{_NUMBER}", re.IGNORECASE)
+_ANY: Final = re.compile(_NUMBER)
+_RANK_WORD: Final = re.compile(r"rank[_.=-]?", re.IGNORECASE)
+_DUMP_WORDS: Final = re.compile(r"trace|dump|rank|flight|(?<![a-z])fr(?![a-z])", re.IGNORECASE)
+_OTHER_FILES: Final = re.compile(
+    r"\.(log|txt|out|err|py|md|rst|ya?ml|toml|ini|cfg|csv|html?|xml|sh|pipe|tmp|part|swp|lock|jsonl|png|svg|pdf"
+    r"|so|whl|pyc|npy|npz|safetensors|sha256|md5)(\.\d+)?$",
+    re.IGNORECASE,
+)
+
+Decide = Callable[[Sequence[tuple[str, int]]], int]
+"""Given (name, rank it would have) of some files: how many groups of their dumps have that rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A file that may be a dump. ``sure``: its name says so; else a file that is none is nobody's problem."""
+
+    name: str
+    rank: int
+    prefix: str
+    """its base name up to the rank or host; the same for all dumps of a job"""
+    sure: bool
+
+
+def is_dump_like(name: str) -> bool:
+    """Whether the last part of the name holds a word that dumps have."""
+    return bool(_DUMP_WORDS.search(_base(name)))
+
+
+def assign(names: Iterable[str], decide: Decide | None = None) -> list[Named]:
+    """The files that may be dumps, in order of name, each with its rank. Cost: O(files)."""
+    families: dict[str, list[str]] = defaultdict(list)
+    for name in sorted(names):
+        base = _base(name)
+        if base and not base.startswith(".") and not _OTHER_FILES.search(base) and _slots(name):
+            families[_prefix(base)].append(name)
+    found = []
+    for prefix, members in families.items():
+        slots = {name: _slots(name) for name in members}
+        order = _by_quality(slots)
+        best = _looked_into(order, slots, decide) if decide is not None and len(order) > 1 else order[0]
+        for name in members:
+            rank = slots[name].get(best, next(iter(slots[name].values())))
+            found.append(Named(name, rank, prefix, bool(_DUMP_WORDS.search(_telling_part(name)))))
+    return sorted(found, key=lambda named: named.name)
+
+
+def _telling_part(name: str) -> str:
+    """The part of the path that holds the rank."""
+    base = _base(name)
+    return base if _ANY.search(base) else name
+
+
+def _base(name: str) -> str:
+    return re.split(r"[/:]", name)[-1]
+
+
+def _prefix(base: str) -> str:
+    word = _RANK_WORD.search(base)
+    if word is not None:
+        return base[: word.end()]
+    at_end = _AT_END.search(base)
+    return base[: at_end.start()] if at_end is not None else base
+
+
+def _slots(name: str) -> dict[str, int]:
+    """Numbers of a name that may be its rank, by their place: the last, the one after the word rank, the one
+    before the last. A base name without one takes them from its folders.
+    """
+    base = _base(name)
+    numbers = _ANY.findall(base)
+    text = base
+    if not numbers:
+        text = name.rpartition("/")[0]
+        numbers = _ANY.findall(text)[-1:] if _AFTER_WORD.search(text) else []
+    found: dict[str, int] = {}
+    if numbers and (at_end := _AT_END.search(text)) is not None:
+        found["end"] = int(at_end[1])
+    if (after := _AFTER_WORD.search(text)) is not None:
+        found["word"] = int(after[1])
+    if len(numbers) > 1:
+        found["before"] = int(numbers[-2])
+    return found if numbers or "word" in found else {}
+
+
+def _by_quality(slots: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Places of the rank, most likely first; places that give every file the same number as a better one are
+    dropped. Ranks are dense and differ from file to file; host numbers repeat, times are sparse.
+    """
+    values: dict[str, list[int]] = defaultdict(list)
+    for numbers in slots.values():
+        for place, number in numbers.items():
+            values[place].append(number)
+
+    def quality(place: str) -> tuple[bool, bool, int, bool, int, bool]:
+        given = values[place]
+        different = len(set(given))
+        sparse = max(given) >= 4 * len(slots) + 4_096
+        rare = len(given) * 2 < len(slots)
+        return (rare, sparse, -different, place == "before", max(given), place != "end")
+
+    order: list[str] = []
+    for place in sorted(values, key=quality):
+        if all(any(slots[n].get(place) != slots[n].get(o) for n in slots) for o in order):
+            order.append(place)
+    return order
+
+
+def _looked_into(order: list[str], slots: Mapping[str, Mapping[str, int]], decide: Decide) -> str:
+    """The place whose numbers are members of the groups in the dumps; the likeliest one when none says."""
+    names = sorted(name for name in slots if all(place in slots[name] for place in order))
+    different = [name for name in names if len({slots[name][place] for place in order}) > 1]
+    step = max(1, len(different) // SAMPLES)
+    sample = different[::step][:SAMPLES]
+    heard = {place: decide([(name, slots[name][place]) for name in sample]) for place in order}
+    return max(order, key=lambda place: (heard[place], -order.index(place)))
