@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from collectors.formats import plain_pickle
+from collectors.formats.columns import TraceColumns, from_trace
 from collectors.formats.trace import RankTrace, TraceEntries, TraceError, TraceGroup
 from collectors.wire import limits
 
@@ -65,6 +66,11 @@ def decode(data: bytes, rank: int, source: str = "", taken_ns: int | None = None
     groups = _groups(columns.groups, dump, rank)
     backend = max(sorted(columns.backends), key=columns.backends.__getitem__, default="")
     return RankTrace(rank, version, backend, groups, columns.entries, source, taken_ns)
+
+
+def decode_columns(data: bytes, rank: int, source: str = "", taken_ns: int | None = None) -> TraceColumns:
+    """One dump as typed columns. Arguments and errors as ``decode``."""
+    return from_trace(decode(data, rank, source, taken_ns))
 
 
 def _load(data: bytes) -> Any:
