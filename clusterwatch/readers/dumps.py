@@ -16,8 +16,8 @@ from clusterwatch.analysis.tables import Window
 from clusterwatch.analysis.window import reduce
 from clusterwatch.readers.archives import Blob, UnreadableError, label
 from clusterwatch.readers.names import Named
-from collectors.formats.columns import NULL, TraceColumns, from_trace
-from collectors.formats.flight_recorder import DUMP_MAX_BYTES, decode
+from collectors.formats.columns import NULL, TraceColumns
+from collectors.formats.flight_recorder import DUMP_MAX_BYTES, decode_columns
 from collectors.formats.trace import TraceError
 
 _REASON_MAX_CHARS: Final = 300
@@ -25,11 +25,6 @@ _HEAD_BYTES: Final = 4_096
 _MARK_EVERY: Final = 16
 """Two rings that share fewer calls than this share their ends, more share a marked one."""
 _MIX: Final = np.int64(0x9E3779B97F4A7C1)
-
-
-def decode_columns(data: bytes, rank: int, source: str) -> TraceColumns:
-    return from_trace(decode(data, rank, source))
-
 
 Marks = tuple[NDArray[np.int64], NDArray[np.int64]]
 
