@@ -285,16 +285,28 @@ def check(trace: TraceColumns) -> None:
     _inside("group", entries.group, 0, len(trace.groups))
     _inside("signature", entries.signature, 0, len(trace.signatures))
     _inside("stack", entries.stack, NULL, len(trace.stacks))
-    _inside("state", entries.state, SCHEDULED, COMPLETED + 1)
-    _inside("retired", entries.retired, 0, 2)
+    for name, words in (("state", bytes(range(len(STATES)))), ("retired", bytes(range(2)))):
+        if getattr(entries, name).tobytes().translate(None, words):
+            raise TraceError(f"column {name} holds a number that stands for nothing")
     for name in COLUMNS:
-        if min(getattr(entries, name)) < NULL:
+        if _TYPE_OF[name] == "q" and _below_null(getattr(entries, name)):
             raise TraceError(f"column {name} holds a number below {NULL}")
 
 
 def _inside(name: str, column: array[int], low: int, end: int) -> None:
-    if min(column) < low or max(column) >= end:
+    different = set(column)
+    if min(different) < low or max(different) >= end:
         raise TraceError(f"column {name} points outside its table")
+
+
+_NOT_NEGATIVE: Final = bytes(range(128))
+
+
+def _below_null(column: array[int]) -> bool:
+    """Whether a 64-bit number is below ``NULL``; by the bytes that hold the signs, so without a Python number
+    for each."""
+    signs = column.tobytes()[7 if sys.byteorder == "little" else 0 :: 8].translate(None, _NOT_NEGATIVE)
+    return bool(signs) and (bool(signs.strip(b"\xff")) or column.count(NULL) != len(signs))
 
 
 def from_trace(trace: RankTrace) -> TraceColumns:
