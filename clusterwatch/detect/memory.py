@@ -61,6 +61,8 @@ class Memory(msgspec.Struct):
     """when traces were last asked for"""
     capture_ids: list[int] = []
     """what was asked for then"""
+    earlier_ids: list[int] = []
+    """what was asked for before in the same stall: it serves until everybody has answered again"""
     basis: str = ""
     """what the last analysis rested on; the same basis is not analysed again"""
 

@@ -81,13 +81,14 @@ def capture_again(scene: Scene, state: WorldState, incident: Incident, memory: M
     if asked_for_this and scene.now_ns - memory.captured_ns < captures.AGAIN_AFTER_NS:
         return
     reason = f"incident {incident.pk}: no progress for {state.stall_s(scene.now_ns):.0f} s"
+    memory.earlier_ids = memory.capture_ids if asked_for_this else []
     memory.capture_ids = captures.ask(scene, state.suspects, reason)
     memory.captured_ns = scene.now_ns
 
 
 def _judge(scene: Scene, state: WorldState, incident: Incident, sighting: Sighting, memory: Memory) -> None:
     """Analyses what there is, unless it is what was analysed before."""
-    found = captures.answers(memory.capture_ids, memory.captured_ns, scene.now_ns)
+    found = _best_answers(scene, memory)
     stall_s = state.stall_s(scene.now_ns)
     parts = (found.basis, fate(scene), str(state.suspects), str(state.reasons), _age(stall_s))
     basis = "|".join(parts)
@@ -103,6 +104,19 @@ def _judge(scene: Scene, state: WorldState, incident: Incident, sighting: Sighti
         services.freeze(incident.pk, evidence.pieces(scene, state, seen, verdict), scene.now_ns)
     memory.basis = basis
     incident.diagnosis = verdict.to_dict()
+
+
+def _best_answers(scene: Scene, memory: Memory) -> captures.Answers:
+    """The newest captures, once all have answered; until then the ones before, where this stall has any.
+
+    A capture under way says less than the one it repeats: without this the verdict would fall back to what
+    progress alone tells, for a few seconds every half minute.
+    """
+    found = captures.answers(memory.capture_ids, memory.captured_ns, scene.now_ns)
+    if found.complete or not memory.earlier_ids:
+        return found
+    earlier = captures.answers(memory.earlier_ids, memory.captured_ns, scene.now_ns)
+    return earlier if earlier.trace_count + earlier.stack_count else found
 
 
 def better(first: Diagnosis, captured: Diagnosis, waiting: Container[int] = ()) -> Diagnosis:

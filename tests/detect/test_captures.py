@@ -7,10 +7,11 @@ import base64
 import pytest
 
 from clusterwatch.incidents.queries import evidence_json
+from clusterwatch.jobs.models import Capture
 from collectors.formats import trace
 from tests.data import recorder
 from tests.detect.answers import LOADING, WAITING, answer, captures_of
-from tests.detect.fake_job import SECOND, FakeJob
+from tests.detect.fake_job import SECOND, FakeJob, at
 
 
 def rings(*, odd: int | None = None, **what: object) -> recorder.Job:
@@ -65,6 +66,22 @@ def test_the_rank_in_its_data_loader_is_named_with_call_and_cause(fake_job: Fake
     assert said["stacks"][0]["ranks"] == [3]
     assert said["coverage"]["reported"] == 8
     assert said["culprits"][0]["host"] == "host-1"
+
+
+def test_a_capture_under_way_takes_nothing_back_that_the_one_before_it_showed(fake_job: FakeJob) -> None:
+    suspected(fake_job, 3)
+    answer(fake_job, rings(odd=3), stacks={rank: LOADING if rank == 3 else WAITING for rank in range(8)})
+    fake_job.tick()
+    Capture.objects.update(requested_at=at(fake_job.now_ns - 3600 * SECOND))
+    said = set()
+    for _ in range(45):
+        fake_job.tick()
+        diagnosis = fake_job.incident().diagnosis
+        said.add(
+            (diagnosis["verdict"], diagnosis["cause"], diagnosis["op"], tuple(diagnosis["culprit_ranks"]))
+        )
+    assert len(captures_of(fake_job)) == 4
+    assert said == {("missing_rank", "data_loading", "all_reduce", (3,))}
 
 
 @pytest.mark.parametrize(
