@@ -1,0 +1,105 @@
+"""A made fault is judged right, and the same from columns, from pickles and from JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterwatch.analysis import Observation, diagnose
+from clusterwatch.analysis.model import Diagnosis
+from clusterwatch.readers import folder
+from clusterwatch.simulate.trace_files import write_json, write_pickles
+from clusterwatch.simulate.traces import Fault, Kind, Layout, TraceJob, Truth
+
+TENSOR = Layout(tensor=8, data=4)
+STAGES = Layout(pipeline=4, data=4)
+FIVE = Layout(tensor=4, context=2, pipeline=4, data=4, expert=2)
+
+
+def job(layout: Layout, *kinds: Kind, seed: int = 0, **more: Any) -> TraceJob:
+    return TraceJob(layout, tuple(Fault(kind) for kind in kinds), steps=12, seed=seed, **more)
+
+
+def judged(path: Path) -> Diagnosis:
+    found = folder.read(path, processes=1)
+    known = found.stale_ranks
+    return diagnose(
+        Observation(
+            windows=found.windows, world_size=found.world_size, stale_ranks=known, problems=found.problems
+        )
+    )
+
+
+def answer(diagnosis: Diagnosis) -> list[dict[str, Any]]:
+    return [finding.to_dict() for finding in diagnosis.findings]
+
+
+def says(found: Diagnosis, truth: Truth) -> bool:
+    return any(
+        (f.verdict, f.culprit_ranks, f.suspect_ranks)
+        == (truth.verdict, truth.culprit_ranks, truth.suspect_ranks)
+        and (truth.group is None or (f.group is not None and (f.group.name, f.group.desc) == truth.group))
+        and (truth.seq is None or (f.seq, f.op) == (truth.seq, truth.op))
+        for f in found.findings
+    )
+
+
+CASES = [
+    *((TENSOR, kind) for kind in Kind if kind is not Kind.P2P_UNMATCHED),
+    *((FIVE, kind) for kind in Kind),
+    (STAGES, Kind.P2P_UNMATCHED),
+    (STAGES, Kind.MISSING_RANK),
+    (Layout(pipeline=2), Kind.P2P_UNMATCHED),
+]
+
+
+NOT_YET = {
+    (TENSOR, Kind.CROSS_GROUP_CYCLE),
+    (FIVE, Kind.CROSS_GROUP_CYCLE),
+    (FIVE, Kind.ALL_JOINED_NOT_FINISHED),
+}
+"""Judged wrong by the engine of this day: a swap over two groups as one call too many, and a rank downstream
+of a call that all have joined as missing."""
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(("layout", "kind"), CASES)
+def test_a_made_fault_is_named(layout: Layout, kind: Kind, seed: int, request: pytest.FixtureRequest) -> None:
+    if (layout, kind) in NOT_YET:
+        request.applymarker(pytest.mark.xfail(reason="the engine says another verdict"))
+    made = job(layout, kind, seed=seed)
+    found = diagnose(Observation(traces=tuple(made.traces()), world_size=layout.world))
+    assert all(says(found, truth) for truth in made.expected), [f.summary for f in found.findings]
+
+
+@pytest.mark.parametrize("moving", [False, True])
+@pytest.mark.parametrize("layout", [TENSOR, STAGES, FIVE])
+def test_a_healthy_job_has_no_fault(layout: Layout, moving: bool) -> None:
+    found = diagnose(Observation(traces=tuple(job(layout, moving=moving).traces())))
+    assert found.worst.verdict == "no_fault"
+
+
+def test_two_faults_at_once_are_both_named() -> None:
+    made = job(TENSOR, Kind.MISSING_RANK, Kind.SIZE_MISMATCH)
+    found = diagnose(Observation(traces=tuple(made.traces())))
+    assert all(says(found, truth) for truth in made.expected), [f.summary for f in found.findings]
+    assert len(found.findings) == 2
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_columns_pickles_and_json_give_one_answer(kind: Kind, tmp_path: Path) -> None:
+    made = job(STAGES if kind is Kind.P2P_UNMATCHED else TENSOR, kind)
+    for name in ("pickle", "json"):
+        (tmp_path / name).mkdir()
+    write_pickles(tmp_path / "pickle", made.traces())
+    write_json(tmp_path / "json", made.traces())
+    direct = diagnose(Observation(traces=tuple(made.traces()), world_size=made.layout.world))
+    pickles, texts = judged(tmp_path / "pickle"), judged(tmp_path / "json")
+    assert answer(pickles) == answer(texts)
+    assert [f.verdict for f in pickles.findings] == [f.verdict for f in direct.findings]
+    for one, other in zip(pickles.findings, direct.findings, strict=True):
+        assert (one.culprit_ranks, one.suspect_ranks, one.group, one.seq, one.op) == (
+            other.culprit_ranks, other.suspect_ranks, other.group, other.seq, other.op
+        )  # fmt: skip
