@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from clusterwatch.analysis.tables import Marks, Numbers, Rows, ToldGroup, Window
+from clusterwatch.analysis.tables import GROUP, Marks, Numbers, Rows, ToldGroup, Window
 from collectors.formats.columns import NULL
 
 ABSENT: Final = -1
@@ -88,13 +88,14 @@ def standing(windows: Sequence[Window]) -> Standing:
     Cost: O(ranks x groups), in numpy but for one step per window and per different group.
     """
     ordered = tuple(sorted(windows, key=lambda window: window.rank))
-    sizes = np.array([len(window.groups) for window in ordered], np.int64)
+    sizes = np.array([len(window.group_bytes) // GROUP.itemsize for window in ordered], np.int64)
     if not sizes.sum():
         nothing = np.zeros(0, np.int64)
         ranks = np.array([window.rank for window in ordered], np.int64)
         empty = np.zeros(0, np.bool_)
-        return Standing((), ordered, ranks, nothing, nothing, nothing, _NO_ROWS, nothing, nothing, empty)
-    facts: Rows = np.concatenate([window.groups for window in ordered if len(window.groups)])
+        rows: Rows = np.zeros(0, GROUP)
+        return Standing((), ordered, ranks, nothing, nothing, nothing, rows, nothing, nothing, empty)
+    facts: Rows = np.frombuffer(b"".join(window.group_bytes for window in ordered), GROUP)
     window = np.repeat(np.arange(len(ordered)), sizes)
     local = np.arange(len(facts)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     _, first, group = np.unique(facts["key"], return_index=True, return_inverse=True)
@@ -109,9 +110,6 @@ def standing(windows: Sequence[Window]) -> Standing:
     groups = _facts_of(told, group, ranks[window])
     waits = (facts["open_count"] > 0) | (facts["p2p_open_count"] > 0)
     return Standing(groups, ordered, ranks, group, window, local, facts, front, behind, waits)
-
-
-_NO_ROWS: Final[Rows] = np.zeros(0, np.dtype([]))
 
 
 def _from_the_start(facts: Rows, group: Numbers, groups: int) -> Marks:

@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from clusterwatch.analysis import diagnose, exit_code
-from clusterwatch.analysis.overview import overview
+from clusterwatch.analysis import Diagnosis, diagnose, exit_code
+from clusterwatch.analysis.overview import Overview, overview
 from clusterwatch.cli import analyze_input
-from clusterwatch.cli.report import text
+from clusterwatch.cli.report import html, outputs, text
 
 EXIT_USAGE: Final = 64
 EXIT_NO_INPUT: Final = 66
@@ -36,6 +36,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--stacks", action="store_true", help="also print the merged stacks of the open calls"
     )
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="also write one self-contained page to send to a colleague"
+    )
     parser.set_defaults(command="analyze", run=run)
 
 
@@ -50,10 +53,19 @@ def run(args: argparse.Namespace) -> int:
         print(f"clusterwatch: {error}", file=sys.stderr)
         return EXIT_NO_INPUT
     diagnosis = diagnose(observation)
+    view = overview(observation.windows, diagnosis)
     if args.json:
         print(json.dumps(diagnosis.to_dict(), ensure_ascii=False))
     else:
-        view = overview(observation.windows, diagnosis)
         print("\n".join(text.report(diagnosis, view, text.style_of(sys.stdout), args.stacks)))
     worst = diagnosis.worst
-    return exit_code(worst.verdict, worst.fault_class, worst.severity)
+    return _write_files(args, diagnosis, view) or exit_code(worst.verdict, worst.fault_class, worst.severity)
+
+
+def _write_files(args: argparse.Namespace, diagnosis: Diagnosis, view: Overview) -> int:
+    """What was asked for beside the answer. Returns 0, or the exit code of the first file that failed."""
+    codes = []
+    if args.html is not None:
+        page = html.page(diagnosis, view, args.path.resolve().name)
+        codes.append(outputs.write(args.html, lambda file: file.write(page.encode())))
+    return next((code for code in codes if code), 0)
