@@ -17,6 +17,7 @@ import pickle  # nosec: results of our own copies only
 import signal
 import sys
 import threading
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ PROCESSES_MAX: Final = 8
 """More would wait for the disk and for this process, which takes the results."""
 SMALL_BYTES: Final = 4 * 1024 * 1024
 """Read within 20 ms by one process: starting a second one costs as much."""
-_AHEAD: Final = 4
+_AHEAD: Final = 16
 """Tasks a copy holds in advance, so that it never waits for the next one."""
 _DEATHS_MAX: Final = 16
 """After so many dead copies this process goes on alone."""
@@ -127,13 +128,15 @@ class _Crew(Generic[Result]):
         self._copies.append(copy)
 
     def _give(self, copy: _Copy[Result]) -> None:
-        while self._queue and len(copy.held) < _AHEAD:
-            task = self._queue.popleft()
-            copy.held.append(task)
-            try:
-                copy.connection.send_bytes(task.to_bytes(4, "little"))
-            except OSError:
-                return  # it is dead; ``_taken`` sees its closed end and hands its tasks on
+        """Fills up what a copy holds once half of it is done; less towards the end."""
+        most = max(1, min(_AHEAD, len(self._queue) // (2 * len(self._copies) + 2)))
+        if len(copy.held) * 2 > most:
+            return
+        given = [self._queue.popleft() for _ in range(min(most - len(copy.held), len(self._queue)))]
+        copy.held.extend(given)
+        if given:
+            with contextlib.suppress(OSError):  # it is dead; ``_taken`` sees that and hands its tasks on
+                copy.connection.send_bytes(array("I", given).tobytes())
 
     def _taken(self, block: bool) -> Iterator[Told[Result]]:
         """Results that lie ready; with ``block`` waits for one."""
@@ -167,16 +170,18 @@ def _ending(code: int | None) -> str:
 
 
 def _serve(connection: Connection, parents_end: Connection, work: Work[Result]) -> None:
-    """Life of a copy: a task number in, its results and None out, until the other end closes."""
+    """Life of a copy: numbers of tasks in, results and a None after each task out, until nobody listens."""
     parents_end.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent takes Ctrl-C and ends its copies
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         while True:
-            task = int.from_bytes(connection.recv_bytes(), "little")
-            for result in work(task):
-                connection.send_bytes(pickle.dumps(result, pickle.HIGHEST_PROTOCOL))
-            connection.send_bytes(_DONE)
+            tasks = array("I")
+            tasks.frombytes(connection.recv_bytes())
+            for task in tasks:
+                for result in work(task):
+                    connection.send_bytes(pickle.dumps(result, pickle.HIGHEST_PROTOCOL))
+                connection.send_bytes(_DONE)
     except (EOFError, OSError):
         return
 
