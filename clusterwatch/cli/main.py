@@ -74,8 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The command's exit code; 1 after a fault said in one line, 64 for wrong usage.
     """
-    # Set before numpy comes: nothing here multiplies matrices, and its idle threads cost 0.1 s at the start of a
-    # command and make forking unsafe.
+    # Set before numpy comes: nothing here multiplies matrices, and its idle threads cost 0.1 s at the start
+    # of a command and make forking unsafe.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = next((word for word in arguments if not word.startswith("-")), None)
