@@ -44,6 +44,15 @@ class World:
         """rank -> index into ``rows.windows``"""
         return {rank: number for number, rank in enumerate(self.windows)}
 
+    @functools.cached_property
+    def _any_gloo(self) -> bool:
+        return any(window.gloo for window in self.windows.values())
+
+    def gloo(self, rank: int) -> bool:
+        """Whether the rank's sends and receives go unrecorded; an empty ring is like those of its peers."""
+        window = self.windows[rank]
+        return window.gloo or (not window.entry_count and self._any_gloo)
+
     def groups_of(self, rank: int) -> list[Group]:
         """Groups that the rank's dump knows, in their order."""
         if rank not in self.place:

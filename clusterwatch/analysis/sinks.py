@@ -55,7 +55,7 @@ def _name_sinks(
     explained: bool,
 ) -> list[Root]:
     missing, blind, partners = sinks
-    quiet = [rank for rank in missing if world.windows[rank].gloo]
+    quiet = [rank for rank in missing if world.gloo(rank)]
     sure = [rank for rank in missing if rank not in quiet and not _stuck_in_joined(graph, rank)]
     stood = [rank for rank in quiet if rank not in evidence.waits_by_stack]
     busy = [rank for rank in stood if rank in evidence.busy_by_stack]
@@ -68,7 +68,7 @@ def _name_sinks(
         elif world.no_dump:
             blind = sorted({*blind, *world.no_dump})
         else:
-            roots.append(_furthest_behind(world, graph, stood))
+            roots.append(_unless_too_early(graph, _furthest_behind(world, graph, stood), stood))
     roots += [_missing(world, rank, graph.lacking[rank]) for rank in sure]
     for rank in partners:
         roots.append(_partner(rank, starved[rank]))
@@ -163,6 +163,30 @@ def _furthest_behind(world: World, graph: WaitGraph, ranks: list[int]) -> Root:
         )
     first.certainty = 0.75 if first.named else 0.5
     return first
+
+
+def _unless_too_early(graph: WaitGraph, last: Root, quiet: list[int]) -> Root:
+    """Keeps the name unless a sibling group that has come further is split as well.
+
+    A rank that is late holds up all members of the groups behind it. Where one of them went on and the other
+    did not, the one that went on may have made a call too early instead, and two late ranks look alike.
+    """
+    ahead = [
+        call
+        for call in graph.calls
+        if last.group is not None
+        and call.group is not last.group
+        and call.group.role == last.group.role
+        and call.sequence > (last.sequence or 0)
+        and set(call.absent) & set(quiet)
+    ]
+    near = {*last.ranks, *(rank for call in ahead for rank in call.waiting + call.absent)}
+    if not ahead or len(near) > _SUSPECTS_MAX:
+        return last
+    early = noun({rank for call in ahead for rank in call.waiting})
+    last.suspects, last.named, last.certainty = tuple(sorted(near)), (), 0.4
+    last.why.append(f"{early} went on while a partner did not: a call made too early would look the same")
+    return last
 
 
 _SUSPECTS_MAX: Final = 8

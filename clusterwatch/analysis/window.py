@@ -207,10 +207,14 @@ class _Reduction:
         rows = np.flatnonzero(~self.is_p2p & (self.sequence != NULL))
         if not len(rows):
             return _Chosen(rows, rows)
-        order = np.lexsort((self.sequence[rows], self.group[rows]))  # stable: parts stay in record order
-        rows = rows[order]
+        narrow = np.int16 if len(self.groups) < 2**15 else np.int32  # sorted by counting, in one pass
+        rows = rows[np.argsort(self.group[rows].astype(narrow), kind="stable")]
         group, sequence = self.group[rows], self.sequence[rows]
-        changes = (group[1:] != group[:-1]) | (sequence[1:] != sequence[:-1])
+        same = group[1:] == group[:-1]
+        if (same & (sequence[1:] < sequence[:-1])).any():  # threads may record a little out of order
+            rows = rows[np.lexsort((sequence, group))]
+            group, sequence = self.group[rows], self.sequence[rows]
+        changes = ~same | (sequence[1:] != sequence[:-1])
         ends = np.append(np.flatnonzero(changes), len(rows) - 1)
         parts = np.diff(ends, prepend=-1)
         rows, group, sequence = rows[ends], group[ends], sequence[ends]
