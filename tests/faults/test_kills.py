@@ -127,6 +127,7 @@ def appended_after(process: subprocess.Popen[str], product: Product, node: str, 
 
 
 @pytest.mark.long
+@pytest.mark.limit_s(900)
 def test_ten_minutes_without_a_server_are_delivered_afterwards(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="cw-away-") as folder:
         product = Product(Path(folder) / "state")
