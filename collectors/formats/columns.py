@@ -87,7 +87,7 @@ class Entries:
 
 
 COLUMNS: Final = tuple(Entries.__slots__)
-_TYPE_OF: Final = {name: getattr(Entries(), name).typecode for name in COLUMNS}
+TYPE_OF: Final = {name: getattr(Entries(), name).typecode for name in COLUMNS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +261,7 @@ def _little(column: array[int]) -> bytes:
 
 
 def _column(name: str, part: bytes) -> array[int]:
-    column = array(_TYPE_OF[name])
+    column = array(TYPE_OF[name])
     if len(part) % column.itemsize:
         raise TraceError(f"column {name} is cut off")
     column.frombytes(part)
@@ -289,7 +289,7 @@ def check(trace: TraceColumns) -> None:
         if getattr(entries, name).tobytes().translate(None, words):
             raise TraceError(f"column {name} holds a number that stands for nothing")
     for name in COLUMNS:
-        if _TYPE_OF[name] == "q" and _below_null(getattr(entries, name)):
+        if TYPE_OF[name] == "q" and _below_null(getattr(entries, name)):
             raise TraceError(f"column {name} holds a number below {NULL}")
 
 
