@@ -118,6 +118,11 @@ def _used_before(half: Half, peer: int) -> bool:
     return any(window.call_signatures[number].op == wanted for number in used)
 
 
+def _knows_peers(half: Half) -> bool:
+    """Whether the ring can tell a new peer: in one that has dropped what is over, every peer looks new."""
+    return len(half.window.p2p_pairs) > 0 or not half.window.truncated
+
+
 @dataclass(frozen=True, slots=True)
 class Misdirected:
     """``half`` goes to a peer that has no counterpart, while ``starving`` waits for just such a half."""
@@ -139,7 +144,7 @@ def wrong_peer(pairing: Pairing) -> list[Misdirected]:
             if starving.rank == half.peer:
                 continue
             usual, strange = _used_before(half, starving.rank), not _used_before(half, half.peer)
-            if strange:
+            if strange and _knows_peers(half):
                 found.append(Misdirected(half, starving, usual))
                 break
     return found
