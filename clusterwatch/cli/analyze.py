@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Final
 
-from clusterwatch.analysis import Diagnosis, diagnose, exit_code
-from clusterwatch.analysis.overview import Overview, overview
+from clusterwatch.analysis import Diagnosis, Observation, diagnose, exit_code
+from clusterwatch.analysis.overview import overview
 from clusterwatch.cli import analyze_input
-from clusterwatch.cli.report import html, outputs, text
+from clusterwatch.cli.report import html, outputs, perfetto, text
+from clusterwatch.readers import folder
 
 EXIT_USAGE: Final = 64
 EXIT_NO_INPUT: Final = 66
@@ -39,6 +41,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--html", type=Path, metavar="FILE", help="also write one self-contained page to send to a colleague"
     )
+    parser.add_argument(
+        "--perfetto", type=Path, metavar="FILE",
+        help="also write the calls as a trace for ui.perfetto.dev; gzipped when FILE ends in .gz",
+    )  # fmt: skip
+    parser.add_argument(
+        "--perfetto-ranks", type=_ranks, metavar="RANKS",
+        help="ranks of that trace, as 0-7,12; default: who is named and their groups, at most 64",
+    )  # fmt: skip
     parser.set_defaults(command="analyze", run=run)
 
 
@@ -53,19 +63,41 @@ def run(args: argparse.Namespace) -> int:
         print(f"clusterwatch: {error}", file=sys.stderr)
         return EXIT_NO_INPUT
     diagnosis = diagnose(observation)
-    view = overview(observation.windows, diagnosis)
     if args.json:
         print(json.dumps(diagnosis.to_dict(), ensure_ascii=False))
     else:
+        view = overview(observation.windows, diagnosis)
         print("\n".join(text.report(diagnosis, view, text.style_of(sys.stdout), args.stacks)))
     worst = diagnosis.worst
-    return _write_files(args, diagnosis, view) or exit_code(worst.verdict, worst.fault_class, worst.severity)
+    return _write_files(args, observation, diagnosis) or exit_code(
+        worst.verdict, worst.fault_class, worst.severity
+    )
 
 
-def _write_files(args: argparse.Namespace, diagnosis: Diagnosis, view: Overview) -> int:
+def _write_files(args: argparse.Namespace, observation: Observation, diagnosis: Diagnosis) -> int:
     """What was asked for beside the answer. Returns 0, or the exit code of the first file that failed."""
-    codes = []
+    if args.html is None and args.perfetto is None:
+        return 0
+    view, name, codes = overview(observation.windows, diagnosis), args.path.resolve().name, []
     if args.html is not None:
-        page = html.page(diagnosis, view, args.path.resolve().name)
-        codes.append(outputs.write(args.html, lambda file: file.write(page.encode())))
+        page = html.page(diagnosis, view, name).encode()
+        codes.append(outputs.write(args.html, lambda file: file.write(page)))
+    if args.perfetto is not None:
+        plan = perfetto.plan(
+            name, observation.windows, diagnosis, view, args.perfetto_ranks, observation.facts
+        )
+        rings = folder.traces(args.path, frozenset(plan.ranks))
+        packed = args.perfetto.suffix == ".gz"
+        codes.append(outputs.write(args.perfetto, lambda file: perfetto.write(file, rings, plan, packed)))
     return next((code for code in codes if code), 0)
+
+
+def _ranks(value: str) -> tuple[int, ...]:
+    """``0-7,12`` as ranks, for argparse."""
+    ranks: list[int] = []
+    for part in value.split(","):
+        match = re.fullmatch(r"(\d{1,7})(?:-(\d{1,7}))?", part.strip())
+        if match is None or (match[2] and int(match[2]) < int(match[1])):
+            raise argparse.ArgumentTypeError(f"{part!r} is no rank and no range of ranks")
+        ranks += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return tuple(dict.fromkeys(ranks))
