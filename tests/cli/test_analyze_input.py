@@ -1,0 +1,127 @@
+"""What ``analyze`` takes in: folders as they lie, messages for what cannot be had, an interrupt."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from clusterwatch.cli import analyze_input
+from clusterwatch.cli.main import main
+from tests.data.recorder import Job
+
+Captured = pytest.CaptureFixture[str]
+
+
+def job(world: int = 4, seconds: float = 0.0, calls: int = 3) -> Job:
+    made = Job(world)
+    made.wait(seconds)
+    for _ in range(calls):
+        made.all()
+    return made
+
+
+def put(where: Path, made: Job, ranks: range | None = None) -> None:
+    where.mkdir(parents=True, exist_ok=True)
+    for rank in ranks or range(made.world):
+        (where / f"nccl_trace_rank_{rank}").write_bytes(made.pickled(rank))
+
+
+def test_an_empty_folder_and_one_without_dumps_are_said(tmp_path: Path, capsys: Captured) -> None:
+    assert main(["analyze", str(tmp_path)]) == 3
+    assert "the folder is empty" in capsys.readouterr().out
+    for name in ("readme.md", "train.py", "model.bin"):
+        (tmp_path / name).write_text("x")
+    assert main(["analyze", str(tmp_path), "--json"]) == 3
+    told = json.loads(capsys.readouterr().out)
+    assert told["verdict"] == "not_enough_data"
+    assert [problem["reason"] for problem in told["problems"]] == ["no dump among 3 files"]
+
+
+def test_a_pipe_as_the_path_is_no_input(tmp_path: Path, capsys: Captured) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert main(["analyze", str(tmp_path / "pipe")]) == 66
+    assert "is a pipe, socket or device" in capsys.readouterr().err
+
+
+def test_a_folder_without_permission_is_no_input(
+    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: str) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "scandir", refused)
+    assert main(["analyze", str(tmp_path)]) == 66
+    assert "Permission denied" in capsys.readouterr().err
+
+
+def test_a_hostile_path_is_printed_safely(capsys: Captured) -> None:
+    assert main(["analyze", "/nowhere/\x1b[31m"]) == 66
+    assert "\x1b" not in capsys.readouterr().err
+
+
+def test_stale_ranks_come_into_the_coverage(tmp_path: Path, capsys: Captured) -> None:
+    put(tmp_path, job(8))
+    put(tmp_path, job(8, seconds=86_400), range(1, 8))
+    main(["analyze", str(tmp_path), "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert told["coverage"] == {"expected": 8, "reported": 8, "stale": 1, "truncated": 0}
+    assert [(p["source"], p["rank"]) for p in told["problems"]] == [("nccl_trace_rank_0", 0)]
+
+
+def test_another_jobs_verdict_is_told_and_kept_apart(tmp_path: Path, capsys: Captured) -> None:
+    put(tmp_path / "a", job(8, calls=20))
+    small = job(4, seconds=0.0025, calls=20)
+    for rank in (0, 1, 2):
+        small.call(rank, state="scheduled")
+    put(tmp_path / "b", small)
+    assert main(["analyze", str(tmp_path), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["verdict"] == "no_fault" and told["coverage"]["expected"] == 8
+    assert any("on its own: missing_rank. Rank 3" in problem["reason"] for problem in told["problems"])
+
+
+def test_the_newest_stack_of_each_rank_is_kept(tmp_path: Path) -> None:
+    made = job(2)
+    for rank in range(2):
+        made.rings[rank].entries[0]["frames"] = [{"name": "old", "filename": "job.py", "line": 1}]
+        made.rings[rank].entries[-1]["frames"] = [
+            {"name": "inner", "filename": "job.py", "line": 3},
+            {"name": "outer", "filename": "job.py", "line": 9},
+        ]
+    put(tmp_path, made)
+    stacks = analyze_input.gather(tmp_path).stacks
+    assert [stack.threads[0].frames for stack in stacks] == [("outer (job.py:9)", "inner (job.py:3)")] * 2
+
+
+def big(folder: Path) -> None:
+    """Files that take seconds to read, in several processes."""
+    data = job(2, calls=2_000).pickled(0)
+    for rank in range(256):
+        (folder / f"nccl_trace_rank_{rank}").write_bytes(data)
+
+
+def test_an_interrupt_ends_all_processes(tmp_path: Path) -> None:
+    big(tmp_path)
+    command = [sys.executable, "-m", "clusterwatch.cli.main", "analyze", str(tmp_path)]
+    running = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, text=True
+    )
+    children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+    cores = len(os.sched_getaffinity(0))
+    deadline = time.monotonic() + 30
+    while running.poll() is None and time.monotonic() < deadline:
+        if cores == 1 or children.read_text().split():
+            break
+        time.sleep(0.01)
+    os.killpg(running.pid, signal.SIGINT)
+    out, err = running.communicate(timeout=30)
+    assert running.returncode == 130 and out == "" and "Traceback" not in err
+    with pytest.raises(ProcessLookupError):
+        os.killpg(running.pid, 0)
