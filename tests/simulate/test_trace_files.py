@@ -14,8 +14,8 @@ import pytest
 
 from clusterwatch.simulate.trace_files import PickleWriter, json_dump, write_json, write_pickles
 from clusterwatch.simulate.traces import Fault, Kind, Layout, StepShape, TraceJob
-from collectors.formats import columns, flight_recorder
 from collectors.formats.columns import COLUMNS, NULL, TraceColumns
+from collectors.formats.flight_recorder import decode_columns
 
 FIVE = Layout(tensor=2, context=2, pipeline=3, data=4, expert=2)
 JOBS = {
@@ -24,11 +24,6 @@ JOBS = {
     "timed": TraceJob(FIVE, (Fault(Kind.QUEUED_NOT_STARTED),), steps=3, frames=20),
     "single moves": TraceJob(FIVE, (Fault(Kind.P2P_UNMATCHED),), StepShape(batched_p2p=False), steps=3),
 }
-
-
-def decoded(data: bytes, trace: TraceColumns) -> TraceColumns:
-    found = flight_recorder.decode(data, trace.rank, trace.source)
-    return found if isinstance(found, TraceColumns) else columns.from_trace(found)
 
 
 def told(trace: TraceColumns, frames: bool = True) -> dict[str, Any]:
@@ -47,13 +42,13 @@ def told(trace: TraceColumns, frames: bool = True) -> dict[str, Any]:
 def test_a_decoded_pickle_is_the_trace(name: str, repeat_frames: bool) -> None:
     writer = PickleWriter(repeat_frames)
     for trace in JOBS[name].traces():
-        assert told(decoded(writer.pickle(trace), trace)) == told(trace)
+        assert told(decode_columns(writer.pickle(trace), trace.rank, trace.source)) == told(trace)
 
 
 @pytest.mark.parametrize("name", JOBS)
 def test_a_decoded_json_dump_is_the_trace_without_its_stacks(name: str) -> None:
     for trace in JOBS[name].traces():
-        found = told(decoded(json_dump(trace), trace))
+        found = told(decode_columns(json_dump(trace), trace.rank, trace.source))
         assert found == told(trace, frames=False)
 
 

@@ -1,8 +1,8 @@
-"""``clusterwatch bench analyze``: reads and judges a folder of dumps, beside PyTorch's own analyzer.
+"""``clusterwatch bench analyze``: what judging a job of a given size costs, beside the other open tools.
 
-In: size of the made job. Out: figures. The dumps are written in the recorder's own format by this file (a
-job of tensor groups and the world, whose last call lacks one rank), and both tools read the same folder. Each
-tool runs in a process of its own, since peak memory counts per process.
+In: sizes. Out: lines for people, then the figures. Files are written by ``simulate.trace_files`` in the
+recorder's own format; every tool reads the same folder in a process of its own. A wrong answer of ours stops
+the bench; times never do.
 """
 
 from __future__ import annotations
@@ -10,171 +10,139 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import pickle  # nosec: writes the made dumps, reads none
-import resource
+import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any, Final
 
-_START_NS: Final = 1_790_000_000_000_000_000
-_STEP_NS: Final = 400_000_000
-_TENSOR_GROUP: Final = 8
+from clusterwatch.cli.benches import analyze_sizes
+from clusterwatch.cli.benches.analyze_jobs import check, job_of
+from clusterwatch.cli.benches.analyze_measure import Figures, measured
+from clusterwatch.ops.errors import OpsError
+from clusterwatch.simulate.trace_files import PickleWriter, write_pickles
+from clusterwatch.simulate.traces import PREFIX, TraceJob
 
 _OURS: Final = """
 import sys
 from clusterwatch.cli.main import main
 sys.exit(main(["analyze", sys.argv[1], "--json"]))
 """
-_PEER: Final = """
+_WITHOUT_COMPILED: Final = """
+from collectors.formats import flight_recorder
+flight_recorder.compiled_reader = None
+"""
+_TORCH: Final = f"""
 import sys
 from torch.distributed.flight_recorder import fr_trace
-sys.argv = ["torchfrtrace", sys.argv[1], "--prefix", "nccl_trace_rank_"]
+sys.argv = ["torchfrtrace", sys.argv[1], "--prefix", "{PREFIX}"]
 fr_trace.main()
+"""
+_NVIDIA: Final = f"""
+import sys
+from nvidia_resiliency_ext.attribution.trace_analyzer.fr_attribution import main
+sys.argv = ["fr_attribution", "--fr-path", sys.argv[1], "-p", "{PREFIX}*"]
+main()
 """
 
 
 def run(arguments: list[str]) -> dict[str, Any]:
-    """Makes the folder, runs both tools on it and gives their wall time, CPU per entry and peak memory."""
+    """Runs one of the measurements and gives its figures."""
     options = _options(arguments)
-    with tempfile.TemporaryDirectory(prefix="clusterwatch-bench-") as made:
-        folder = Path(made)
-        size = write_job(folder, options.ranks, options.entries, options.frames, options.missing)
-        figures: dict[str, Any] = {
-            "bench": "analyze",
-            "ranks": options.ranks,
-            "entries": options.entries,
-            "frames": options.frames,
-            "folder_bytes": size,
-            "ours": _measured(_OURS, folder, options),
-        }
-        figures["named"] = figures["ours"].pop("answer", None)
-        if importlib.util.find_spec("torch") is None:
-            return figures | {"torchfrtrace": None}
-        peer = _measured(_PEER, folder, options)
-        peer.pop("answer", None)
-        return figures | {
-            "torchfrtrace": peer,
-            "wall_ratio": round(peer["wall_s"] / figures["ours"]["wall_s"], 2),
-            "memory_ratio": round(peer["peak_bytes"] / figures["ours"]["peak_bytes"], 2),
-        }
+    figures: dict[str, Any] = {"bench": "analyze", "cores": len(os.sched_getaffinity(0))}
+    if options.scale:
+        return figures | analyze_sizes.scale(options.sizes, options.entries or 500, options.seed)
+    if options.full or options.columns:
+        measure = analyze_sizes.full if options.full else analyze_sizes.columns
+        return figures | measure(options.ranks or 24_576, options.entries or 2000, options.seed)
+    ranks, entries = options.ranks or 256, options.entries or 2000
+    return figures | {
+        "ranks": ranks,
+        "entries": entries,
+        "runs": [_side_by_side(options, ranks, entries, frames) for frames in options.frames],
+    }
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="clusterwatch bench analyze", description=__doc__)
-    parser.add_argument("--ranks", type=int, default=256, help="multiple of 8 (default 256)")
-    parser.add_argument("--entries", type=int, default=100, help="per rank (default 100)")
-    parser.add_argument("--frames", type=int, default=0, help="stack frames of each entry (default 0)")
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--scale", action="store_true", help="time over ranks, and its exponent")
+    mode.add_argument("--full", action="store_true", help="files of 24,576 ranks, made and deleted in parts")
+    mode.add_argument("--columns", action="store_true", help="24,576 ranks as agents send them")
+    parser.add_argument("--ranks", type=int, help="multiple of 8 (default 256; 24,576 with the last two)")
+    parser.add_argument("--entries", type=int, help="per rank (default 2,000; 500 with --scale)")
+    parser.add_argument("--frames", type=int, nargs="+", default=[20, 0], help="stack depths (default 20 0)")
     parser.add_argument(
-        "--missing", type=int, default=5, help="the rank that lacks the last call (default 5)"
+        "--shared-frames",
+        action="store_true",
+        help="frames as PyTorch's pickler shares them (0.5 MB a rank) instead of one by one (1.2 MB)",
     )
-    parser.add_argument("--timeout-s", type=float, default=600.0, help="for each tool (default 600)")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[64, 256, 1024, 4096], help="for --scale")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--alone", action="store_true", help="ours only, no other tool")
+    parser.add_argument("--timeout-s", type=float, default=900.0, help="for each tool (default 900)")
     return parser.parse_args(arguments)
 
 
-def write_job(folder: Path, ranks: int, entries: int, frames: int, missing: int) -> int:
-    """Writes one pickle per rank. Returns the bytes written."""
-    world = list(range(ranks))
-    size = 0
-    for rank in world:
-        block = rank // _TENSOR_GROUP * _TENSOR_GROUP
-        groups = {
-            "0": ("default_pg", world),
-            f"{1 + block // _TENSOR_GROUP}": ("tp", world[block : block + _TENSOR_GROUP]),
-        }
-        dump = _dump(list(groups.items()), entries - (rank == missing), entries, frames)
-        data = pickle.dumps(dump, protocol=2)
-        (folder / f"nccl_trace_rank_{rank}").write_bytes(data)
-        size += len(data)
-    return size
-
-
-def _dump(
-    groups: list[tuple[str, tuple[str, list[int]]]], made: int, planned: int, frames: int
-) -> dict[str, Any]:
-    """A ring of ``made`` calls, every tenth one in the world group; the last planned one is open."""
-    stack = [{"name": f"layer_{n}", "filename": "/opt/train/model.py", "line": 10 + n} for n in range(frames)]
-    counts = {name: 0 for name, _ in groups}
-    rows = []
-    for number in range(made):
-        name, (desc, _) = groups[0] if number % 10 == 9 else groups[1]
-        counts[name] += 1
-        rows.append(_entry(number, name, desc, counts[name], number == planned - 1, stack))
+def _side_by_side(options: argparse.Namespace, ranks: int, entries: int, frames: int) -> dict[str, Any]:
+    job = job_of(ranks, entries, frames, options.seed, deep=False)
+    with tempfile.TemporaryDirectory(prefix="clusterwatch-bench-") as made:
+        folder = Path(made)
+        size = write_pickles(folder, job.traces(), PickleWriter(repeat_frames=not options.shared_frames))
+        print(f"{ranks} ranks x {entries} entries x {frames} frames: {size / 1e6:.0f} MB", flush=True)
+        costs = {name: _cost(name, job, folder, options) for name in _tools(options.alone)}
+    total = ranks * entries
     return {
-        "version": "2.10",
-        "pg_config": {n: {"name": n, "desc": d, "ranks": str(r)} for n, (d, r) in groups},
-        "pg_status": {
-            str(number): {
-                "last_enqueued_collective": counts[name],
-                "last_started_collective": -1,
-                "last_completed_collective": counts[name],
-            }
-            for number, (name, _) in enumerate(groups)
-        },
-        "entries": rows,
+        "frames": frames,
+        "folder_bytes": size,
+        **{name: cost.to_dict(total) for name, cost in costs.items()},
+        **_ratios(costs),
     }
 
 
-def _entry(
-    number: int, name: str, desc: str, sequence: int, is_open: bool, stack: list[dict[str, Any]]
-) -> dict[str, Any]:
-    created = _START_NS + number * _STEP_NS
-    return {
-        "frames": [dict(frame) for frame in stack],
-        "record_id": number,
-        "pg_id": 0 if name == "0" else 1,
-        "process_group": (name, desc),
-        "collective_seq_id": sequence,
-        "p2p_seq_id": 0,
-        "op_id": sequence,
-        "profiling_name": "nccl:all_reduce",
-        "time_created_ns": created,
-        "input_sizes": [[1024, 8]],
-        "input_dtypes": ["BFloat16"],
-        "output_sizes": [[1024, 8]],
-        "output_dtypes": ["BFloat16"],
-        "state": "scheduled" if is_open else "completed",
-        "time_discovered_started_ns": None,
-        "time_discovered_completed_ns": None if is_open else created + 5_000_000,
-        "retired": not is_open,
-        "timeout_ms": 600_000,
-        "is_p2p": False,
-    }
+def _tools(alone: bool) -> dict[str, str]:
+    """Name -> program that reads the folder in its first argument."""
+    tools = {"ours": _OURS}
+    if _installed("collectors.formats._pickle_columns"):
+        tools["ours_without_compiled"] = _WITHOUT_COMPILED + _OURS
+    if not alone and _installed("torch.distributed.flight_recorder"):
+        tools["torchfrtrace"] = _TORCH
+    if not alone and _installed("nvidia_resiliency_ext.attribution"):
+        tools["nvidia_resiliency_ext"] = _NVIDIA
+    return tools
 
 
-def _measured(program: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Wall seconds, CPU seconds per entry (us) and peak memory of one tool in its own process."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    started = time.perf_counter()
-    watched = f"import resource, atexit, sys\n{_REPORT}\n{program}"
-    done = subprocess.run(
-        [sys.executable, "-c", watched, str(folder)],
-        capture_output=True,
-        text=True,
-        timeout=options.timeout_s,
-        check=False,
+def _installed(module: str) -> bool:
+    """Whether a module can be found; only its parents are imported."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _cost(name: str, job: TraceJob, folder: Path, options: argparse.Namespace) -> Figures:
+    command = [sys.executable, "-c", _tools(alone=False)[name], str(folder)]
+    try:
+        cost = measured(command, options.timeout_s)
+    except subprocess.TimeoutExpired as error:
+        raise OpsError(f"{name} took longer than {options.timeout_s:.0f} s.") from error
+    print(
+        f"  {name:<24}{cost.wall_s:8.2f} s wall {cost.cpu_s:8.2f} s CPU {cost.peak_bytes / 2**20:8.0f} MiB",
+        flush=True,
     )
-    wall = time.perf_counter() - started
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    figures: dict[str, Any] = {
-        "wall_s": round(wall, 3),
-        "cpu_us_per_entry": round(cpu * 1e6 / (options.ranks * options.entries), 2),
-        "peak_bytes": int(done.stderr.rpartition("peak_bytes=")[2].split()[0] or 0),
-        "exit_code": done.returncode,
-    }
-    if done.stdout.startswith("{"):
-        found = json.loads(done.stdout)
-        figures["answer"] = {"verdict": found["verdict"], "culprit_ranks": found["culprit_ranks"]}
-    return figures
+    if name.startswith("ours"):
+        if not cost.output.startswith("{"):
+            raise OpsError(f"{name} gave no answer: {cost.errors.strip()[-500:]}")
+        check(job, json.loads(cost.output), name)
+    return cost
 
 
-_REPORT: Final = """
-def _peak():
-    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(f"\\npeak_bytes={used}", file=sys.stderr)
-atexit.register(_peak)
-"""
-"""Linux counts ru_maxrss in KiB, getrusage(2)."""
+def _ratios(costs: dict[str, Figures]) -> dict[str, float]:
+    """How many times our wall time and memory the other tools take."""
+    ours, ratios = costs["ours"], {}
+    for name, cost in costs.items():
+        if not name.startswith("ours"):
+            ratios[f"wall_ratio_{name}"] = round(cost.wall_s / ours.wall_s, 2)
+            ratios[f"memory_ratio_{name}"] = round(cost.peak_bytes / ours.peak_bytes, 2)
+    return ratios
