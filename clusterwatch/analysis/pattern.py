@@ -181,12 +181,23 @@ def _against(world: World, judged: list[tuple[_Program, _Kept | None]], steady: 
             continue
         for (period, unit), count in usual:
             edit = _edit_against(one.tail.tokens, period, unit) if count > 1 else None
-            if edit is not None:
+            if edit is not None and not _made_early(one.tail.tokens, period, edit):
                 found += [broken for rank in one.ranks if (broken := _break(world, rank, one.tail, edit))]
                 break
     shared = Counter(item.group.number for item in found)
     found = [item for item in found if shared[item.group.number] == 1]  # made by its partners too: legal
     return sorted(found, key=lambda item: item.rank) if len(found) < steady else []
+
+
+def _made_early(tokens: list[Token], period: int, edit: tuple[int, bool]) -> bool:
+    """The call too many is the last one, comes once a period and is due soon rather than just over: the rank
+    has passed over the calls before it. Whoever waits in those closes a ring, which is judged as one."""
+    place, extra = edit
+    before = tokens[max(place - period, 0) : place]
+    if not extra or place != len(tokens) - 1 or before.count(tokens[place]) != 1:
+        return False
+    since = len(before) - before.index(tokens[place])
+    return period <= 2 * since
 
 
 def _edit_against(tokens: list[Token], period: int, unit: frozenset[Token]) -> tuple[int, bool] | None:

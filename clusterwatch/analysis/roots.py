@@ -184,7 +184,9 @@ def _late(graph: WaitGraph) -> list[Root]:
         if len(held) * 2 > len(call.waiting):
             continue
         peers = count(len(call.started), "peer")
-        for rank in sorted(held - named):
+        for rank in sorted(
+            held - named - set(call.held_up)
+        ):  # behind older open work, which has its own reason
             if not graph.waits(rank):
                 why = f"{peers} started {call.op} {call.sequence}; rank {rank} still has it queued"
                 found.append(_late_root(call, rank, why))
