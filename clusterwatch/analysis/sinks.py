@@ -41,7 +41,7 @@ def unexplained(
         elif rank in starved:
             partners.append(rank)
     starts = {rank for rank in (*missing, *partners, *blind) if not graph.soft.get(rank)} | roots
-    held_up = waitfor.leading_to(graph, starts) - starts
+    held_up = waitfor.leading_to(graph, starts.union(graph.stuck())) - starts
     missing, partners = ([rank for rank in ranks if rank not in held_up] for ranks in (missing, partners))
     return _name_sinks(world, graph, evidence, (missing, blind, partners), starved, bool(roots))
 
@@ -56,7 +56,7 @@ def _name_sinks(
 ) -> list[Root]:
     missing, blind, partners = sinks
     quiet = [rank for rank in missing if world.gloo(rank)]
-    sure = [rank for rank in missing if rank not in quiet and not _stuck_in_joined(graph, rank)]
+    sure = [rank for rank in missing if rank not in quiet]
     stood = [rank for rank in quiet if rank not in evidence.waits_by_stack]
     busy = [rank for rank in stood if rank in evidence.busy_by_stack]
     roots = []
@@ -80,12 +80,6 @@ def _name_sinks(
 def _only_blind(graph: WaitGraph, blind: list[int]) -> bool:
     """Some call lacks nobody but ranks without a dump."""
     return any(call.silent and not call.absent and not call.behind for call in graph.calls)
-
-
-def _stuck_in_joined(graph: WaitGraph, rank: int) -> bool:
-    """The rank sits in a call that all have joined and that is the oldest open one of every member: that
-    call is stuck, and the rank merely waits in it."""
-    return any(call.joined and not call.ahead and not call.held_up for call in graph.by_rank.get(rank, ()))
 
 
 def _next_awaited(world: World, rank: int, calls: list[OpenCall]) -> OpenCall:
@@ -273,7 +267,7 @@ def all_joined(world: World, graph: WaitGraph, pairing: Pairing, covered: set[in
             continue
         newest = [call for call in stuck if call.sequence == call.group.high or _several_open(call)]
         if newest:
-            first = min(newest, key=lambda call: call.key)
+            first = min(newest, key=lambda call: (bool(call.held_up), call.key))
             why = [f"all {first.group.size} members issued {first.op} {first.sequence}, none ended"]
             found.append(
                 Root("all_joined_not_finished", (), (), first.group, first.sequence, first.op, why=why)

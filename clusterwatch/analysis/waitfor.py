@@ -54,6 +54,10 @@ class WaitGraph:
                 found[target].append(node)
         return found
 
+    def stuck(self) -> list[int]:
+        """Calls that all members have issued, that none has finished, and that nothing older holds up."""
+        return [call.node for call in self.calls if call.joined and not call.ahead and not call.held_up]
+
     def awaited(self) -> set[int]:
         """Ranks that a waiting rank or an open call lacks."""
         return {target for targets in self.edges.values() for target in targets if target >= 0}
@@ -110,10 +114,10 @@ def _bind(graph: WaitGraph, call: OpenCall) -> None:
     graph.bound.append(call.waiting + call.ahead)
     if call.held_up:
         graph.soft[call.node] = list(call.held_up)
-        held = set(call.held_up)
-        for rank in call.waiting:
-            if rank not in held:
-                graph.soft[rank].append(call.node)
+    held = set(call.held_up)
+    for rank in call.waiting if not call.ahead else ():
+        if rank not in held:
+            graph.soft[rank].append(call.node)
 
 
 def _bind_pair(graph: WaitGraph, pair: tuple[Half, Half]) -> None:

@@ -1,4 +1,4 @@
-"""The graph of waiting: held-up ranks, ranks heard of through an exchange only, and no call too many."""
+"""The graph of waiting: held-up ranks, stuck calls, queued work, and calls made early."""
 
 from __future__ import annotations
 
@@ -29,16 +29,6 @@ def test_a_missing_rank_is_named_though_a_group_beside_it_is_stuck() -> None:
     job.all(group="1", state="scheduled")
     job.call(3, "2", state="scheduled")
     assert (2,) in [finding.culprit_ranks for finding in look(job).findings]
-
-
-def test_an_exchange_with_a_rank_without_a_dump_makes_that_one_the_suspect() -> None:
-    """Rank 1 waits for the silent rank 0 in a receive, so that it lacks the call of rank 2."""
-    job = Job(4)
-    job.group("1", "tp", (1, 2))
-    job.all()
-    job.recv(1, 0, state="scheduled")
-    job.call(2, "1", state="scheduled")
-    assert said(look(job, without=(0,))) == ("suspect_no_dump", (), (0,))
 
 
 def test_work_queued_behind_a_started_call_is_not_the_root() -> None:
