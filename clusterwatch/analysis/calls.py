@@ -194,6 +194,17 @@ class _Standing:
                 _add_lacking(self.world, one)
         return found
 
+    def _enqueued(self) -> Marks:
+        """pg_status says that it was issued though the ring does not hold it any more.
+
+        Not for gloo, which counts other calls there too, nor for groups with sends and receives: NCCL writes
+        their numbers there.
+        """
+        held = self.rows.groups[self.row]
+        sure = ~self.rows.gloo[self.row] & (held["p2p_count"] == 0)
+        enqueued: Marks = sure & (held["last_enqueued"] >= self.sequence[self.call])
+        return enqueued
+
     def _issue_times(self, own: Marks) -> list[int]:
         """When the first of the waiting members made each call."""
         late = np.iinfo(np.int64).max
@@ -205,7 +216,7 @@ class _Standing:
 
     def _absent(self, made: list[int]) -> Marks:
         """Never issued it, and did not make it so long ago that their ring has dropped it."""
-        absent: Marks = ~self.issued
+        absent: Marks = ~(self.issued | self._enqueued())
         unheard = np.flatnonzero(absent & (self.rows.high[self.row] == NULL))
         for pair in unheard.tolist():
             rank = int(self.rows.rank[self.row[pair]])

@@ -24,6 +24,8 @@ def judge(world: World, graph: WaitGraph, ring: frozenset[int]) -> Root:
         if (call.absent or call.behind) and (ranks := [rank for rank in call.waiting if rank in ring])
     }
     calls: _Calls = {(call.group, call.sequence): ranks for call, ranks in open_calls.items()}
+    if not calls:
+        return _exchange(graph, ring)
     extra = _beyond_siblings(calls, world)
     odd = extra or _minority(calls, world) or _outvoted(calls, ring) or _unexpected(calls, world)
     kept = [c for c in calls if not set(calls[c]) <= odd] or list(calls)
@@ -48,6 +50,17 @@ def judge(world: World, graph: WaitGraph, ring: frozenset[int]) -> Root:
         why=why,
         certainty=0.8 if odd else 0.6,
     )
+
+
+def _exchange(graph: WaitGraph, ring: frozenset[int]) -> Root:
+    """A ring of sends or receives alone: each rank first makes the half that its peer makes last."""
+    halves = [half for half in graph.halves if half.rank in ring and half.peer in ring]
+    first = min(halves, key=lambda half: (half.created_ns, half.rank))
+    why = [f"rank {half.rank} waits in {half.op} for rank {half.peer}" for half in halves[:4]]
+    return Root(
+        "p2p_unmatched", (), tuple(sorted(ring)), first.group, first.sequence, first.op,
+        cause="circular_wait", why=why, certainty=0.7,
+    )  # fmt: skip
 
 
 def _verdict_line(extra: bool, odd: set[int], ring: frozenset[int]) -> str:

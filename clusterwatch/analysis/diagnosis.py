@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Final
 
-from clusterwatch.analysis import crash, groups, process, roots, stacks, timing, wording
+from clusterwatch.analysis import blind, crash, groups, lifecycle, process, roots, stacks, timing, wording
 from clusterwatch.analysis.groups import World
 from clusterwatch.analysis.model import Coverage, Diagnosis, Finding, Observation, ProcessState, Severity
 from clusterwatch.analysis.root import Evidence, Root
@@ -95,7 +95,8 @@ def _faults(observation: Observation, world: World, evidence: Evidence) -> tuple
         if crash.all_ended_well(observation) or observation.advanced:
             return [], WaitGraph()
         found, graph = roots.find(world, evidence)
-        return found or _stalled_outside(observation, evidence, graph), graph
+        found = found or _stalled_outside(observation, evidence, graph)
+        return found or lifecycle.unmade(world) or blind.find(world), graph
     living = {rank: root for rank, root in evidence.lost.items() if root.verdict != "dead_rank"}
     found, graph = roots.find(world, replace(evidence, lost=living, failed=True))
     wrong = [root for root in found if root.verdict in wording.MISMATCHES]

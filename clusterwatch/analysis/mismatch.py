@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from clusterwatch.analysis import shares
 from clusterwatch.analysis.agreement import Agreement
 from clusterwatch.analysis.columns import View
 from clusterwatch.analysis.groups import Group, World
@@ -174,6 +175,9 @@ def _usual(group: Group, sequence: int, said: _Said, siblings: _Siblings) -> tup
     others = siblings.say(group, sequence)
     if others is not None and others[0] in counts:
         return others[0], f"{others[1]} sibling groups made this call as {others[0].text()}", False
+    fitting = shares.only_fitting(counts, group.size)
+    if fitting is not None:
+        return fitting, f"only {fitting.text()} fits a group of {group.size}", False
     own = _history_says(group, sequence)
     if own is not None and own in counts:
         return own, f"the group's own pattern has {own.text()} here", False
@@ -181,7 +185,10 @@ def _usual(group: Group, sequence: int, said: _Said, siblings: _Siblings) -> tup
 
 
 def _history_says(group: Group, sequence: int) -> Passed | None:
-    """What the group's own period puts at ``sequence``: the shortest one kept three times before it."""
+    """What the group's own period puts at ``sequence``: the shortest one kept three times before it.
+
+    One call repeated is no period: it does not say that another one could not follow.
+    """
     witnesses = [group.views[rank] for rank in list(group.views)[:_WITNESSES]]
     past: list[Passed] = []
     for back in range(1, _LOOK_BACK):
@@ -189,7 +196,9 @@ def _history_says(group: Group, sequence: int) -> Passed | None:
         if len(what) != 1:
             break
         past += [passed for passed in what if passed is not None]
-    for period in range(1, len(past) // 3 + 1):
+    if len(set(past)) < 2:
+        return None
+    for period in range(2, len(past) // 3 + 1):
         if past[period:] == past[: len(past) - period]:
             return past[period - 1]
     return None

@@ -10,10 +10,12 @@ from __future__ import annotations
 import functools
 import re
 from collections import defaultdict
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Final
 
 from clusterwatch.analysis.groups import Group, World
+from clusterwatch.analysis.signature import element_count
 from clusterwatch.analysis.tables import Window
 from collectors.formats.columns import NULL, Signature, Sizes
 
@@ -45,6 +47,10 @@ class Half:
         return self.recorded.input_sizes or self.recorded.output_sizes
 
     @property
+    def dtypes(self) -> tuple[str, ...]:
+        return self.recorded.input_dtypes or self.recorded.output_dtypes
+
+    @property
     def sequence(self) -> int | None:
         number = int(self.window.p2p["sequence"][self.row])
         return None if number == NULL else number
@@ -66,6 +72,7 @@ class Pairing:
     joined: tuple[tuple[Half, Half], ...] = ()
     """both halves made, neither finished"""
     wrong_size: tuple[tuple[Half, Half], ...] = ()
+    """of those, pairs of other element counts or types"""
 
 
 @functools.lru_cache(maxsize=65_536)
@@ -104,8 +111,17 @@ def pair(world: World) -> Pairing:
         both = min(len(sends), len(receives))
         joined += zip(sends[:both], receives[:both], strict=True)
         unmatched += sends[both:] + receives[both:]
-    wrong = tuple(p for p in joined if p[0].sizes and p[1].sizes and p[0].sizes != p[1].sizes)
-    return Pairing(tuple(h for h in unmatched if h.peer in world.windows), tuple(joined), wrong)
+    wrong = tuple(pair for pair in joined if _unequal(*pair))
+    return Pairing(tuple(unmatched), tuple(joined), wrong)
+
+
+def _unequal(one: Half, other: Half) -> bool:
+    """Other element counts or types; not where a dump does not say."""
+    if not (one.sizes and other.sizes):
+        return False
+    if element_count(one.sizes) != element_count(other.sizes):
+        return True
+    return bool(one.dtypes and other.dtypes and one.dtypes != other.dtypes)
 
 
 def _used_before(half: Half, peer: int) -> bool:
@@ -133,13 +149,23 @@ class Misdirected:
     """the ring shows that the starving rank is the usual peer and the addressed one never was"""
 
 
-def wrong_peer(pairing: Pairing) -> list[Misdirected]:
-    """Ranks that address one peer while another waits for them; not where both peers are usual ones."""
+def wrong_peer(pairing: Pairing, heard: Container[int]) -> list[Misdirected]:
+    """Ranks that address one peer while another waits for them; not where both peers are usual ones, nor
+    where others wait for the addressed peer too: it is simply late.
+
+    Args:
+        heard: ranks that left a dump.
+    """
     found = []
+    waiting_for: dict[int, set[int]] = defaultdict(set)
+    for half in pairing.unmatched:
+        waiting_for[half.peer].add(half.rank)
     starving_for: dict[tuple[int, int, bool], list[Half]] = defaultdict(list)
     for half in pairing.unmatched:
         starving_for[(half.group.number, half.peer, half.sends)].append(half)
     for half in pairing.unmatched:
+        if half.peer not in heard or len(waiting_for[half.peer]) > 1:
+            continue
         for starving in starving_for[(half.group.number, half.rank, not half.sends)]:
             if starving.rank == half.peer:
                 continue

@@ -10,7 +10,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from clusterwatch.analysis import calls, cycle, mismatch, p2p, pattern, sinks, waitfor
+from clusterwatch.analysis import (
+    blind,
+    calls,
+    cycle,
+    lifecycle,
+    mismatch,
+    p2p,
+    pattern,
+    shares,
+    sinks,
+    waitfor,
+)
 from clusterwatch.analysis.calls import OpenCall
 from clusterwatch.analysis.groups import World
 from clusterwatch.analysis.p2p import Pairing
@@ -38,7 +49,9 @@ def find(world: World, evidence: Evidence) -> tuple[list[Root], WaitGraph]:
     if waiting:
         roots += _unique(evidence.lost)
     known = {rank for root in roots for rank in root.ranks}
-    roots += [r for r in _misdirected(pairing) if not known & set(r.ranks)]
+    roots += [r for r in _misdirected(pairing, world) if not known & set(r.ranks)]
+    known = {rank for root in roots for rank in root.ranks}
+    roots += [r for r in sinks.unequal_halves(pairing) if not known & set(r.ranks)]
     roots += [r for r in _late(graph) if not known & set(r.named)]
     forced = odd | {rank for root in roots for rank in root.named}
     explained |= {rank for root in roots for rank in root.suspects}
@@ -48,9 +61,9 @@ def find(world: World, evidence: Evidence) -> tuple[list[Root], WaitGraph]:
     covered = explained | named | waitfor.upstream(graph, named)
     roots += [cycle.judge(world, graph, ring) for ring in waitfor.cycles(graph) if not ring & covered]
     covered |= {rank for root in roots for rank in root.ranks}
-    roots += sinks.all_joined(world, graph, pairing, covered)
+    roots += map(shares.refine, sinks.all_joined(world, graph, pairing, covered))
     roots = roots or sinks.leftover(world, graph)
-    return _merged(roots, evidence.hosts), graph
+    return _merged(lifecycle.refine(world, roots), evidence.hosts), graph
 
 
 def _unique(lost: Mapping[int, Root]) -> list[Root]:
@@ -140,10 +153,14 @@ def _breaks(world: World, graph: WaitGraph, explained: set[int]) -> list[Root]:
     return found
 
 
-def _misdirected(pairing: Pairing) -> list[Root]:
+def _misdirected(pairing: Pairing, world: World) -> list[Root]:
     found = []
-    for item in p2p.wrong_peer(pairing):
+    told: set[int] = set()
+    for item in sorted(p2p.wrong_peer(pairing, world.windows), key=lambda item: not item.sure):
         half, starving = item.half, item.starving
+        if half.rank in told:
+            continue
+        told.add(half.rank)
         verbs = ("sends to", "receive from") if half.sends else ("receives from", "send to")
         root = Root(
             "p2p_unmatched",
@@ -173,7 +190,7 @@ def _late(graph: WaitGraph) -> list[Root]:
         if call.ahead and not call.group.rows.gloo[call.group.mine].any() and _finished_ahead(call):
             peers = count(len(call.ahead), "peer")
             for rank in call.waiting:
-                if rank in awaited:
+                if rank in awaited and not blind.marks_are_late(call, rank):
                     why = f"{peers} finished {call.op} {call.sequence}; it never ended on rank {rank}"
                     found.append(_late_root(call, rank, why))
     named = {rank for root in found for rank in root.named}

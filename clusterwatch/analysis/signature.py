@@ -16,11 +16,9 @@ _SAME_BOTH: Final = frozenset(
     {"allreduce", "reduce", "broadcast", "allreducebarrier", "allgather", "allgatherbase", "reducescatter",
      "reducescatterbase", "allgatherintotensor", "reducescattertensor", "sparseallreduce", "barrier"}
 )  # fmt: skip
-_SAME_INPUT: Final = frozenset({"gather", "gathersingle"})
-"""Only the root has an output."""
-_SAME_OUTPUT: Final = frozenset({"scatter"})
-"""Only the root has an input."""
-TOTALS: Final = frozenset({"alltoall", "alltoallbase", "alltoallsingle"})
+_ROOTED: Final = frozenset({"gather", "gathersingle", "scatter"})
+"""The root passes a share per member besides its own; NCCL notes a scatter's output as its input."""
+TOTALS: Final = frozenset({"alltoall", "alltoallbase", "alltoallsingle", "alltoallv", "alltoallvsingle"})
 """Each member may send a different amount; only the sums over the members must agree."""
 
 ALL_PARTY: Final = frozenset(
@@ -68,13 +66,18 @@ def comparable(passed: Signature, coalesced: bool = False) -> Passed:
         return Passed(op, (), (), ())
     if name in _SAME_BOTH:
         return Passed(op, sent, received, types)
-    if name in _SAME_INPUT:
-        return Passed(op, sent, (), passed.input_dtypes)
-    if name in _SAME_OUTPUT:
-        return Passed(op, (), received, passed.output_dtypes)
+    if name in _ROOTED:
+        return _own_share(passed, sent, received)
     if name in TOTALS:
         return Passed(op, (), (), types)
     return Passed(op, (), (), ())
+
+
+def _own_share(passed: Signature, sent: tuple[int, ...], received: tuple[int, ...]) -> Passed:
+    """A member's own part of a gather or scatter: the smaller of the sides that hold anything."""
+    sides = [(sum(sent), passed.input_dtypes), (sum(received), passed.output_dtypes)]
+    count, types = min((side for side in sides if side[0]), default=(0, ()))
+    return Passed(passed.op, (count,), (), types[:1])
 
 
 def element_count(shapes: Sizes) -> int:

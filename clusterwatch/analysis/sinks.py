@@ -73,7 +73,7 @@ def _name_sinks(
     for rank in partners:
         roots.append(_partner(rank, starved[rank]))
     if blind and not (sure and not _only_blind(graph, blind)):
-        roots += _no_dump(world, graph, blind, quiet, evidence)
+        roots += _no_dump(world, graph, blind, quiet, evidence, starved)
     return roots
 
 
@@ -216,7 +216,12 @@ def _partner(rank: int, halves: list[Half]) -> Root:
 
 
 def _no_dump(
-    world: World, graph: WaitGraph, blind: list[int], quiet: list[int], evidence: Evidence
+    world: World,
+    graph: WaitGraph,
+    blind: list[int],
+    quiet: list[int],
+    evidence: Evidence,
+    starved: dict[int, list[Half]],
 ) -> list[Root]:
     """Ranks without a usable dump that peers wait for, or that a gloo rank may wait for unseen.
 
@@ -225,26 +230,33 @@ def _no_dump(
     found: list[Root] = []
     if len(blind) * 2 > world.size:
         return found
-    for verdict, ranks in (
-        ("suspect_stale_dump", [r for r in blind if r in evidence.stale]),
-        ("suspect_no_dump", [r for r in blind if r not in evidence.stale]),
-    ):
+    stale = [rank for rank in blind if rank in evidence.stale]
+    silent = [rank for rank in blind if rank not in evidence.stale]
+    for verdict, ranks in (("suspect_stale_dump", stale), ("suspect_no_dump", silent)):
         if not ranks:
             continue
-        lacking = [call for rank in ranks for call in graph.lacking.get(rank, ())]
-        lacking = lacking or [call for rank in quiet for call in graph.lacking[rank]]
-        first = min(lacking, key=lambda call: call.key)
         reason = "left no dump" if verdict == "suspect_no_dump" else "left only a dump of an earlier time"
         why = [f"{noun(ranks)} {reason}; every other member of the call is accounted for"]
         if quiet:
             why.append(f"{noun(quiet)} may wait for it in a send or receive, which gloo does not record")
-        found.append(
-            Root(
-                verdict, (), tuple(ranks), first.group, first.sequence, first.op, why=why, certainty=0.4,
-                missing=(*first.absent, *first.silent),
-            )
-        )  # fmt: skip
+        root = Root(verdict, (), tuple(ranks), why=why, certainty=0.4)
+        _place(root, graph, quiet, [half for rank in ranks for half in starved.get(rank, ())])
+        found.append(root)
     return found
+
+
+def _place(root: Root, graph: WaitGraph, quiet: list[int], halves: list[Half]) -> None:
+    """The first call or exchange in which peers wait for the suspects."""
+    lacking = [call for rank in root.suspects for call in graph.lacking.get(rank, ())]
+    if not lacking and not halves:
+        lacking = [call for rank in quiet for call in graph.lacking[rank]]
+    if lacking:
+        first = min(lacking, key=lambda call: call.key)
+        root.group, root.sequence, root.op = first.group, first.sequence, first.op
+        root.missing = (*first.absent, *first.silent)
+    elif halves:
+        half = min(halves, key=lambda one: (one.created_ns, one.rank))
+        root.group, root.sequence, root.op = half.group, half.sequence, half.op
 
 
 def all_joined(world: World, graph: WaitGraph, pairing: Pairing, covered: set[int]) -> list[Root]:
@@ -275,25 +287,35 @@ def all_joined(world: World, graph: WaitGraph, pairing: Pairing, covered: set[in
             continue
         halves = [(a, b) for a, b in pairing.joined if a.rank in ranks]
         if halves:
-            a, b = pairing.wrong_size[0] if pairing.wrong_size else halves[0]
-            found.append(_joined_halves(a, b, bool(pairing.wrong_size)))
+            found.append(_joined_halves(*halves[0]))
     return found
-
-
-def _joined_halves(a: Half, b: Half, wrong_size: bool) -> Root:
-    if wrong_size:
-        why = [f"rank {a.rank} sends {a.sizes}, rank {b.rank} receives {b.sizes}"]
-        return Root(
-            "p2p_unmatched", (), (a.rank, b.rank), b.group, b.sequence, b.op, cause="wrong_size", why=why,
-            certainty=0.7,
-        )  # fmt: skip
-    why = [f"rank {a.rank} issued {a.op} and rank {b.rank} {b.op}; neither finished"]
-    return Root("all_joined_not_finished", (), (), a.group, b.sequence, b.op, why=why)
 
 
 def _several_open(call: OpenCall) -> bool:
     """Some member has issued more calls after the open one."""
     return bool((call.group.rows.groups["open_count"][call.group.mine] > 1).any())
+
+
+def unequal_halves(pairing: Pairing) -> list[Root]:
+    """Pairs of a send and a receive that pass different things: one finding per pair of ranks."""
+    found: dict[tuple[int, ...], Root] = {}
+    for a, b in pairing.wrong_size:
+        ranks = tuple(sorted((a.rank, b.rank)))
+        what = [
+            f"{'+'.join(map(str, half.sizes))} of {'/'.join(half.dtypes) or 'unknown type'}"
+            for half in (a, b)
+        ]
+        root = Root(
+            "p2p_unmatched", (), ranks, b.group, b.sequence, b.op, cause="wrong_size",
+            why=[f"rank {a.rank} sends {what[0]}, rank {b.rank} receives {what[1]}"], certainty=0.8,
+        )  # fmt: skip
+        found.setdefault(ranks, root)
+    return list(found.values())
+
+
+def _joined_halves(a: Half, b: Half) -> Root:
+    why = [f"rank {a.rank} issued {a.op} and rank {b.rank} {b.op}; neither finished"]
+    return Root("all_joined_not_finished", (), (), a.group, b.sequence, b.op, why=why)
 
 
 def leftover(world: World, graph: WaitGraph) -> list[Root]:

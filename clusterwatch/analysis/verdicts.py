@@ -60,6 +60,11 @@ _ROWS: Final = (
             "Look at the suspect's host first: is its process alive, is its GPU? It left no trace."),
     Verdict("suspect_stale_dump", "hang", _CRITICAL, Owner.UNKNOWN,
             "Get a fresh dump or stack of the suspect: its file is of an earlier time."),
+    Verdict("stuck_in_init", "hang", _CRITICAL, Owner.UNKNOWN,
+            "Look at the named rank's stack: it never made the group its peers use. Check rendezvous, its "
+            "network interface and its GPU, then restart the job."),
+    Verdict("destroyed_on_one_side", "hang", _CRITICAL, Owner.USER,
+            "Fix the order of shutdown: the named rank destroyed a group in which its peers still wait."),
     Verdict("outside_collectives", "hang", _CRITICAL, Owner.UNKNOWN,
             "Nobody waits in a collective: read the merged stacks for what the ranks do instead."),
     Verdict("rank_failed", "crash", _CRITICAL, Owner.USER,
@@ -67,6 +72,20 @@ _ROWS: Final = (
     Verdict("out_of_memory", "crash", _CRITICAL, Owner.USER,
             "Lower the memory need of the named rank (batch, sequence, activation checkpointing).",
             decisive=True),
+    Verdict("recorder_blind", "blind", _UNKNOWN, Owner.UNKNOWN,
+            "The recorder did not see all calls (CUDA graphs, GPU-initiated traffic): judge by GPU counters, "
+            "native stacks and NCCL RAS, or run once without graphs."),
+    Verdict("watchdog_stuck", "blind", _UNKNOWN, Owner.UNKNOWN,
+            "Take a native stack of the suspects (py-spy dump --native): their watchdog does not run, so the "
+            "states of their calls are old."),
+    Verdict("numeric", "crash", _CRITICAL, Owner.USER,
+            "Do not resume from a checkpoint written after the first NaN; check the last good step's data, the loss "
+            "scale, and whether one host is in all bad runs.", decisive=True),
+    Verdict("restart_loop", "crash", _CRITICAL, Owner.USER,
+            "Stop the restarts: each attempt fails in the same way. Fix the failure below first.",
+            decisive=True),
+    Verdict("ended_by_scheduler", "crash", Severity.WARNING, Owner.SCHEDULER,
+            "Nothing in the job failed: the scheduler ended it. Requeue it from its last checkpoint."),
     Verdict("no_fault", "none", _INFO, Owner.UNKNOWN, "Nothing to do."),
     Verdict("not_enough_data", "none", _UNKNOWN, Owner.UNKNOWN,
             "Collect dumps of all ranks, or turn the recorder on (TORCH_FR_BUFFER_SIZE)."),

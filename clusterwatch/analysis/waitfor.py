@@ -24,6 +24,8 @@ class WaitGraph:
     soft: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     """rank -> call that all have issued, or rank of its pair, held up by older work; such a call -> the ranks
     that hold it up: who waits only so is not the start of the stall"""
+    halves: tuple[Half, ...] = ()
+    """open sends and receives without a counterpart"""
     bound: list[tuple[int, ...]] = field(default_factory=list)
     """ranks bound together by a call or a pair of halves all have made and none finished"""
 
@@ -82,7 +84,7 @@ def build(
             it, not for who is absent.
         forced: ranks already known as roots; they wait for nobody.
     """
-    graph = WaitGraph()
+    graph = WaitGraph(halves=pairing.unmatched)
     for call in calls:
         bad = bad_calls.get(call.group.number)
         if bad is not None and call.sequence >= bad:

@@ -53,6 +53,10 @@ _CAUSE_WORDS: Final = {
     "io": "waits for files or the network",
     "gil_held": "interpreter held",
     "extra_call": "one call too many",
+    "wrong_ratio": "input and output do not fit the group",
+    "two_roots": "more than one root",
+    "no_root": "no root",
+    "circular_wait": "each waits for the other",
     "skipped_call": "one call left out",
     "wrong_peer": "wrong peer addressed",
     "wrong_size": "sizes differ",
@@ -67,7 +71,15 @@ _VERBS: Final = {
     "size_mismatch": "passed another size than its peers in",
     "dtype_mismatch": "passed another type than its peers in",
     "p2p_unmatched": "never matched",
+    "stuck_in_init": "never made the group for",
+    "destroyed_on_one_side": "destroyed the group while its peers wait in",
     "cross_group_cycle": "deviates from its peers' order and closes a circle of waiting at",
+}
+
+
+_FIXED: Final = {
+    "outside_collectives": "no rank waits in a collective, yet none makes progress",
+    "recorder_blind": "the recorder left out calls between others: whether the job moves is unknown",
 }
 
 
@@ -282,8 +294,13 @@ def _body(observation: Observation, root: Root, group: GroupRef | None) -> str:
         if root.group is None:
             return f"host {root.node} is silent; the peers of its {noun(root.named, 4)} wait"
         return f"host {root.node} is silent; peers of its {noun(root.named, 4)} wait in {where}"
-    if root.verdict == "outside_collectives":
-        return "no rank waits in a collective, yet none makes progress"
+    if root.verdict in _FIXED:
+        return _FIXED[root.verdict]
+    if root.verdict == "watchdog_stuck":
+        who = _who(observation, root.suspects)
+        return f"the watchdog of {who} has stopped: whether the job moves is unknown"
+    if root.verdict == "stuck_in_init" and root.op is None and group is not None:
+        return f"{_who(observation, root.named)} never made group {group.desc or group.name}; its peers have"
     verb = _VERBS[root.verdict]
     if root.named:
         return f"{_who(observation, root.named)} {verb} {where}"

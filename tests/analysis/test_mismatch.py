@@ -74,10 +74,20 @@ def test_an_even_split_names_suspects_only() -> None:
 def test_the_pairs_own_pattern_decides_between_two_ranks() -> None:
     job = Job(2)
     for _ in range(4):
+        job.all(op="all_gather")
+        job.all()
+    job.call(0, op="all_gather", state="scheduled")
+    job.call(1, op="broadcast", state="scheduled")
+    assert said(look(job)) == ("op_mismatch", (1,), ())
+
+
+def test_one_call_repeated_decides_nothing_between_two_ranks() -> None:
+    job = Job(2)
+    for _ in range(4):
         job.all()
     job.call(0, state="scheduled")
     job.call(1, op="broadcast", state="scheduled")
-    assert said(look(job)) == ("op_mismatch", (1,), ())
+    assert said(look(job)) == ("op_mismatch", (), (0, 1))
 
 
 @pytest.mark.parametrize(("fault", "verdict"), [("wrong_op", "op_mismatch"), ("wrong_size", "size_mismatch")])
