@@ -23,7 +23,8 @@ CALLS_PER_GROUP_MAX: Final = 64
 """Different calls of one group that are told apart, the oldest; a member in a later one waits for those."""
 
 _CLOCK_SLACK_NS: Final = 1_000_000_000
-"""Hosts' clocks agree to well under a second; used only to tell an evicted call from one never made."""
+"""Hosts' clocks agree to well under a second; used only to tell an evicted call from one never made. A ring
+that spans less than that is judged by its own span."""
 
 _Ranks = tuple[int, ...]
 
@@ -244,7 +245,9 @@ def evicted(world: World, rank: int, since_ns: int | None) -> bool:
     if not window.truncated or not window.any_finished:
         return False  # an only-active dump drops finished calls; an open one would be there
     oldest = window.oldest_ns
-    return oldest is None or since_ns is None or oldest > since_ns + _CLOCK_SLACK_NS
+    if oldest is None or since_ns is None or window.newest_ns is None:
+        return True
+    return oldest > since_ns + min(_CLOCK_SLACK_NS, window.newest_ns - oldest)
 
 
 def issued_ns(group: Group, sequence: int | None, last: bool = False) -> int | None:

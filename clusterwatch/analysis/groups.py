@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from clusterwatch.analysis import lives
 from clusterwatch.analysis import members as shapes
 from clusterwatch.analysis.group import Group
 from clusterwatch.analysis.model import Observation
@@ -120,19 +121,9 @@ def _numbered(rows: JobRows, found: list[Group]) -> list[Group]:
     number_of = np.full(len(found) + 1, NULL)
     number_of[ordered] = np.arange(len(ordered))
     rows.number = number_of[rows.number]
-    _drop_older_lives(rows)
+    lives.keep_newest(rows)
     rows.by_group = np.argsort(rows.number, kind="stable")
     starts = np.searchsorted(rows.number[rows.by_group], np.arange(len(found) + 1)).tolist()
     for number, place in enumerate(ordered):
         found[place].take(rows, (starts[number], starts[number + 1]), number)
     return [found[place] for place in ordered]
-
-
-def _drop_older_lives(rows: JobRows) -> None:
-    """A group made again under its name is listed twice in a dump: its newest life counts, the last one with
-    a call; groups are listed as they first appear."""
-    used = (rows.groups["call_count"] > 0) | (rows.groups["p2p_count"] > 0)
-    key = rows.owner * (int(rows.number.max(initial=0)) + 2) + rows.number
-    order = np.lexsort((rows.index, used, key))
-    double = key[order][1:] == key[order][:-1]
-    rows.number[order[:-1][double]] = NULL

@@ -229,8 +229,7 @@ def _swapped(group: Group, sequence: int, odd: tuple[int, ...], usual: Passed) -
     for later in range(sequence + 1, sequence + 1 + _SWAP_REACH):
         theirs = {what for rank, what in _said(group, later).items() if rank not in rest}
         if theirs == {odd_said}:
-            mine = view.passed(later)
-            return mine == usual or (mine is None and later == sequence + 1)
+            return view.passed(later) == usual
     return False
 
 

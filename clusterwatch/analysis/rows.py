@@ -148,10 +148,11 @@ class JobRows:
         key = int(rows[0])
         known = self._calls_by_row.get(key)
         if known is None:
-            known = self._calls_by_row[key] = self._gather(rows)
+            known = self._calls_by_row[key] = self.gather(rows)
         return known
 
-    def _gather(self, rows: Numbers) -> Calls:
+    def gather(self, rows: Numbers) -> Calls:
+        """Kept calls of any rows."""
         starts = self._call_starts[self.owner[rows]]
         first, end = starts + self.groups["first_call"][rows], starts + self.groups["end_call"][rows]
         counts = end - first
