@@ -14,6 +14,7 @@ from typing import Any
 
 from clusterwatch.incidents.models import LIVE_STATES, Incident, IncidentChange, Note
 from clusterwatch.incidents.queries import EvidenceView, lost_gpu_hours, open_evidence
+from clusterwatch.web import verdict_docs
 from clusterwatch.web.numbers import grouped, rank_runs
 from clusterwatch.web.words import Badge, incident_badge, verdict_badge
 
@@ -127,6 +128,8 @@ class IncidentPage:
     since_end: datetime
     would_change: tuple[str, ...] = ()
     rule: str = ""
+    doc: str = ""
+    """address of the page that explains the verdict"""
     findings: tuple[Mapping[str, Any], ...] = field(default_factory=tuple)
 
 
@@ -168,6 +171,7 @@ def build(
         since_end=incident.resolved_at or moment,
         would_change=_would_change(incident, diagnosis, call),
         rule=str(diagnosis.get("rule") or ""),
+        doc=verdict_docs.address(incident.verdict),
         findings=tuple(diagnosis.get("findings") or ())[1:6],
     )
 

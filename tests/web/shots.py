@@ -108,6 +108,8 @@ def _seed() -> None:
             "incident": f"/incidents/{seeded.incident.pk}?cluster={seeded.real.pk}",
             "incident-closed": f"/incidents/{closed}?cluster={seeded.real.pk}",
             "collectors": f"/collectors?cluster={seeded.simulated.pk}",
+            "verdict": "/docs/verdicts/missing_rank/",
+            "verdicts": "/docs/verdicts/",
             "missing": "/incidents/999999",
         }
     )

@@ -98,6 +98,8 @@ def test_every_page_fits_a_phone_and_breaks_no_policy(browser: Any, seeded_site:
         "/incidents",
         f"/incidents/{seeded.incident.pk}",
         "/collectors",
+        "/docs/verdicts/",
+        "/docs/verdicts/missing_rank/",
     ]
     for theme in ("light", "dark"):
         context = browser.new_context(viewport=PHONE, color_scheme=theme)

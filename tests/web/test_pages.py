@@ -40,6 +40,8 @@ def pages(seeded: Seeded) -> list[str]:
         f"/incidents/{seeded.resolved.pk if seeded.resolved else 0}",
         "/collectors",
         "/search?q=node",
+        "/docs/verdicts/",
+        "/docs/verdicts/missing_rank/",
     ]
 
 
