@@ -86,7 +86,7 @@ def _write_files(args: argparse.Namespace, observation: Observation, diagnosis: 
         plan = perfetto.plan(
             name, observation.windows, diagnosis, view, args.perfetto_ranks, observation.facts
         )
-        rings = folder.traces(args.path, frozenset(plan.ranks))
+        rings = folder.traces(args.path, frozenset(plan.ranks), observation.windows)
         packed = args.perfetto.suffix == ".gz"
         codes.append(outputs.write(args.perfetto, lambda file: perfetto.write(file, rings, plan, packed)))
     return next((code for code in codes if code), 0)

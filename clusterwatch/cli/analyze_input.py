@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from clusterwatch.analysis import Observation, diagnose
-from clusterwatch.analysis.model import InputProblem, RankStacks, StackThread
+from clusterwatch.analysis.model import InputProblem, RankFacts, RankStacks, StackThread
 from clusterwatch.analysis.stacks import RECORDER
 from clusterwatch.analysis.tables import Window
 from clusterwatch.cli.progress import Bar
-from clusterwatch.readers import folder, topology
+from clusterwatch.readers import folder, job_logs, topology
 from clusterwatch.readers.archives import label
 from clusterwatch.readers.runs import Job
 
@@ -24,7 +24,7 @@ def gather(path: Path, topology_file: Path | None = None, world_size: int | None
     """Reads everything at ``path``; a bar on standard error shows how far, when that is a terminal.
 
     Args:
-        path: a folder, a dump or an archive.
+        path: a folder of dumps and logs, one of these, or an archive.
         topology_file: ``topology.json`` with host and GPU of each rank.
         world_size: ranks the job should have, where the dumps do not tell.
 
@@ -35,6 +35,7 @@ def gather(path: Path, topology_file: Path | None = None, world_size: int | None
         facts = topology.read(topology_file) if topology_file is not None else {}
         with Bar(sys.stderr) as bar:
             found = folder.read(path, bar.show if bar.visible else None)
+        told = job_logs.read(path)
     except topology.TopologyError as error:
         raise NoInputError(f"--topology {label(str(error))}") from error
     except FileNotFoundError as error:
@@ -45,10 +46,25 @@ def gather(path: Path, topology_file: Path | None = None, world_size: int | None
         windows=found.windows,
         stale_ranks=found.stale_ranks,
         stacks=tuple(recorded_stacks(found.windows)),
-        facts=facts,
+        facts=_placed(found, facts),
         world_size=world_size,
-        problems=(*found.problems, *map(_told_apart, found.other_jobs)),
+        problems=(*_problems(found, told), *map(_told_apart, found.other_jobs)),
+        logs=told.logs,
     )
+
+
+def _problems(found: folder.Folder, told: job_logs.Logs) -> Iterator[InputProblem]:
+    """What could not be used. That there are no dumps is nobody's problem where logs are."""
+    for problem in found.problems:
+        if found.files or not told.logs or not problem.reason.startswith("no dump "):
+            yield problem
+    yield from told.problems
+
+
+def _placed(found: folder.Folder, facts: dict[int, RankFacts]) -> dict[int, RankFacts]:
+    """Facts with the hosts that the dumps' paths tell; a topology knows better."""
+    told = {rank: RankFacts(rank, host=host) for rank, host in found.hosts.items()}
+    return told | facts
 
 
 def recorded_stacks(windows: Iterable[Window]) -> Iterator[RankStacks]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from clusterwatch.analysis.model import InputProblem
 from clusterwatch.analysis.tables import Window
-from clusterwatch.readers import dumps, names, runs, workers
+from clusterwatch.readers import dumps, hosts, names, runs, workers
 from clusterwatch.readers.archives import Blob, Stream, UnreadableError, files, label
 from clusterwatch.readers.dumps import Dump, Unusable
 from clusterwatch.readers.names import Named
@@ -54,6 +54,8 @@ class Folder:
     """ranks of the job, when its dumps tell it"""
     stale_ranks: frozenset[int] = frozenset()
     """ranks that left a dump of an earlier time only; it is not in ``windows``"""
+    hosts: Mapping[int, str] = field(default_factory=dict)
+    """host by rank, where the paths of all dumps tell it"""
     other_jobs: tuple[Job, ...] = ()
     """jobs whose files lie here too, at the same time; nothing of them is in ``windows``"""
 
@@ -103,6 +105,7 @@ def read(path: Path, show: Show | None = None, processes: int | None = None) -> 
         files=len(found) + len(unusable),
         world_size=first.world_size,
         stale_ranks=frozenset(dump.rank for dump in choice.stale_only),
+        hosts=hosts.of({dump.source: dump.rank for dump in first.dumps}),
         other_jobs=tuple(choice.jobs[1:]),
     )
 
@@ -130,16 +133,22 @@ class _OneCopy:
         )
 
 
-def traces(path: Path, ranks: Collection[int] | None = None) -> Iterator[TraceColumns]:
+def traces(
+    path: Path, ranks: Collection[int] | None = None, windows: Iterable[Window] | None = None
+) -> Iterator[TraceColumns]:
     """Whole rings of ``ranks`` (all when None): the same dumps that ``read`` chose, in no certain order.
 
-    Cost: reads the folder once to choose, then each ring as it is asked for; holds one ring at a time.
+    Args:
+        windows: what ``read`` gave for ``path``; read anew when not given.
+
+    Cost: lists the folder and reads each ring as it is asked for; holds one ring at a time.
 
     Raises:
         FileNotFoundError, OSError: as ``read``.
     """
     listing = _listed(path)
-    wanted = {w.source: w.rank for w in read(path).windows if ranks is None or w.rank in ranks}
+    chosen = read(path).windows if windows is None else windows
+    wanted = {w.source: w.rank for w in chosen if ranks is None or w.rank in ranks}
     for task in listing.tasks:
         for blob in _members(task):
             rank = wanted.pop(blob.name, None)
