@@ -17,6 +17,7 @@ from typing import Final
 from clusterwatch.analysis.groups import Group, World
 from clusterwatch.analysis.signature import element_count
 from clusterwatch.analysis.tables import Window
+from clusterwatch.analysis.window import UNCLOSED_BATCHES
 from collectors.formats.columns import NULL, Signature, Sizes
 
 _NAME: Final = re.compile(r"(send) (\d{1,7})->(\d{1,7})|(recv) (\d{1,7})<-(\d{1,7})")
@@ -58,6 +59,11 @@ class Half:
     @property
     def created_ns(self) -> int:
         return int(self.window.p2p["created_ns"][self.row])
+
+    @property
+    def end_is_told(self) -> bool:
+        """The recorder would have marked its end."""
+        return self.window.backend not in UNCLOSED_BATCHES
 
     @property
     def held_up(self) -> bool:

@@ -285,7 +285,7 @@ def all_joined(world: World, graph: WaitGraph, pairing: Pairing, covered: set[in
                 Root("all_joined_not_finished", (), (), first.group, first.sequence, first.op, why=why)
             )
             continue
-        halves = [(a, b) for a, b in pairing.joined if a.rank in ranks]
+        halves = [pair for pair in pairing.joined if pair[0].rank in ranks and pair[0].end_is_told]
         if halves:
             found.append(_joined_halves(*halves[0]))
     return found

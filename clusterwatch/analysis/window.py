@@ -57,6 +57,8 @@ P2P_OPEN_MAX: Final = 256
 """Open sends and receives kept per rank, the oldest; all are counted."""
 P2P_PAIRS_MAX: Final = 256
 """Different finished sends and receives remembered per rank: who its usual peers are."""
+UNCLOSED_BATCHES: Final = frozenset({"xccl"})
+"""Recorders that write no closing entry after a batch, so nothing tells its end."""
 TAIL_CALLS: Final = 400
 """Newest collective calls of a rank, of all groups, by signature and call site: its pattern."""
 
@@ -271,6 +273,8 @@ class _Reduction:
         closed = batch[closing & self.finished[rows]]
         halves = ~closing
         is_open = halves & ~self.finished[rows] & ~np.isin(batch, closed)
+        if self.trace.backend in UNCLOSED_BATCHES and not closing.any():
+            is_open &= not self.trace.truncated and len(rows) <= P2P_OPEN_MAX  # else halves cannot be paired
         for name, marks in (("p2p_count", halves), ("p2p_open_count", is_open)):
             self.groups[name] = np.bincount(self.group[rows[marks]], minlength=len(self.groups))
         done = rows[halves & ~is_open]
