@@ -122,7 +122,11 @@ class _Crew(Generic[Result]):
         context = multiprocessing.get_context("fork")
         ours, theirs = context.Pipe()
         process = context.Process(target=_serve, args=(theirs, ours, self._work), daemon=True)
-        process.start()
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # this process takes Ctrl-C for all
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
         theirs.close()
         copy: _Copy[Result] = _Copy(process, ours)
         self._copies.append(copy)
@@ -172,7 +176,6 @@ def _ending(code: int | None) -> str:
 def _serve(connection: Connection, parents_end: Connection, work: Work[Result]) -> None:
     """Life of a copy: numbers of tasks in, results and a None after each task out, until nobody listens."""
     parents_end.close()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent takes Ctrl-C and ends its copies
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         while True:
