@@ -35,7 +35,7 @@ class GroupFacts:
     desc: str
     members: tuple[int, ...]
     role: str
-    """what siblings share: the description, or the size where there is none"""
+    """what siblings share: the description, or size and distance of the members where there is none"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,9 +145,18 @@ def _facts_of(told: Sequence[ToldGroup], group: Numbers, rank: Numbers) -> tuple
     for number, one in enumerate(told):
         seen = rank[order[starts[number] : starts[number + 1]]]
         members = tuple(sorted(one.ranks or set(seen.tolist())))
-        role = f"groups of {len(members)}" if one.desc in _UNDESCRIBED else one.desc
+        role = _shape(members) if one.desc in _UNDESCRIBED else one.desc
         made.append(GroupFacts(one.name, one.desc, members, role))
     return tuple(made)
+
+
+def _shape(members: tuple[int, ...]) -> str:
+    """What tells a tensor from a data group where nobody described them: size and distance of members."""
+    size = len(members)
+    step = members[1] - members[0] if size > 1 else 0
+    if not step or members != tuple(range(members[0], members[-1] + 1, step)):
+        return f"groups of {size}"
+    return f"groups of {size} neighbours" if step == 1 else f"groups of {size} at a distance of {step}"
 
 
 def matrix(standing: Standing, world_size: int) -> LagMatrix:

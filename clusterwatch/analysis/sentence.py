@@ -9,7 +9,7 @@ SENTENCE_MAX_CHARS: Final = 200
 
 
 def ranks_text(ranks: Iterable[int], most: int = 6) -> str:
-    """``0-3, 7`` with ranges; beyond ``most`` parts the rest is counted."""
+    """``0-3, 7``; beyond ``most`` parts their step is told (``1-121, every 8th``), or the rest counted."""
     ordered = sorted(set(ranks))
     parts: list[tuple[int, int]] = []
     for rank in ordered:
@@ -17,6 +17,9 @@ def ranks_text(ranks: Iterable[int], most: int = 6) -> str:
             parts[-1] = (parts[-1][0], rank)
         else:
             parts.append((rank, rank))
+    step = ordered[1] - ordered[0] if len(parts) > most else 0
+    if step and ordered == list(range(ordered[0], ordered[-1] + 1, step)):
+        return f"{ordered[0]}-{ordered[-1]}, every {_ordinal(step)}"
     texts = []
     for first, last in parts[:most]:
         texts.append(
@@ -24,6 +27,11 @@ def ranks_text(ranks: Iterable[int], most: int = 6) -> str:
         )
     left = sum(last - first + 1 for first, last in parts[most:])
     return ", ".join(texts) + (f" and {left} more" if left else "")
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
 
 
 def noun(ranks: Iterable[int], most: int = 6) -> str:

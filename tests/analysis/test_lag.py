@@ -55,13 +55,13 @@ def test_a_ring_that_lost_its_calls_does_not_make_a_rank_late() -> None:
     assert lag.behind[0, lag.roles.index("tp")] == UNKNOWN
 
 
-def test_undescribed_groups_are_named_by_their_size() -> None:
-    job = Job(4)
-    job.group("7", "undefined", (0, 1))
-    job.group("8", "undefined", (2, 3))
-    job.all(group="7")
-    job.all(group="8")
-    assert "groups of 2" in matrix(standing(windows(job)), 4).roles
+def test_undescribed_groups_are_told_apart_by_the_distance_of_their_members() -> None:
+    job = Job(8)
+    for name, ranks in (("7", (0, 1)), ("8", (2, 3)), ("9", (0, 4)), ("10", (0, 1, 3)), ("11", (5,))):
+        job.group(name, "undefined", ranks)
+        job.all(group=name)
+    roles = set(matrix(standing(windows(job)), 8).roles)
+    assert roles == {"groups of 2 neighbours", "groups of 2 at a distance of 4", "groups of 3", "groups of 1"}
 
 
 def test_the_order_of_dumps_changes_nothing() -> None:

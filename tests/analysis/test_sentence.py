@@ -18,7 +18,10 @@ from tests.data.blocking_job import World
         ([5], "5"),
         ([1, 0], "0, 1"),
         ([0, 1, 2, 7], "0-2, 7"),
-        (range(0, 18, 2), "0, 2, 4, 6, 8, 10 and 3 more"),
+        ([0, 2, 4, 6, 8, 10, 13, 14, 15], "0, 2, 4, 6, 8, 10 and 3 more"),
+        (range(0, 18, 2), "0-16, every 2nd"),
+        (range(7, 24_576, 512), "7-24071, every 512th"),
+        (range(0, 130, 13), "0-117, every 13th"),
     ],
 )
 def test_rank_lists_are_ranges_and_bounded(ranks: list[int], text: str) -> None:

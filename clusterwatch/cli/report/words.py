@@ -138,10 +138,11 @@ def number(value: int) -> str:
 
 
 def shape_name(shape: Shape) -> str:
-    """``512 tp groups of 8``, ``1 default_pg group of 16``, ``4 groups of 8``."""
+    """``512 tp groups of 8``, ``1 default_pg group of 16``, ``4 groups of 8 neighbours``."""
     word = "group" if shape.count == 1 else "groups"
-    role = "" if shape.role == f"groups of {shape.size}" else f"{shape.role} "
-    return f"{number(shape.count)} {role}{word} of {number(shape.size)}"
+    if shape.role.startswith("groups of "):
+        return f"{number(shape.count)} {word}{shape.role.removeprefix('groups')}"
+    return f"{number(shape.count)} {shape.role} {word} of {number(shape.size)}"
 
 
 def shape_counts(shape: Shape) -> str:
