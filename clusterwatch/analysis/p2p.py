@@ -156,8 +156,8 @@ class Misdirected:
 
 
 def wrong_peer(pairing: Pairing, heard: Container[int]) -> list[Misdirected]:
-    """Ranks that address one peer while another waits for them; not where both peers are usual ones, nor
-    where others wait for the addressed peer too: it is simply late.
+    """Ranks that address one peer while another waits for them; not where both peers are usual ones. Where
+    others wait for the addressed peer too it may simply be late, unless the starving one is the usual peer.
 
     Args:
         heard: ranks that left a dump.
@@ -170,13 +170,14 @@ def wrong_peer(pairing: Pairing, heard: Container[int]) -> list[Misdirected]:
     for half in pairing.unmatched:
         starving_for[(half.group.number, half.peer, half.sends)].append(half)
     for half in pairing.unmatched:
-        if half.peer not in heard or len(waiting_for[half.peer]) > 1:
+        if half.peer not in heard:
             continue
+        late = len(waiting_for[half.peer]) > 1
         for starving in starving_for[(half.group.number, half.rank, not half.sends)]:
             if starving.rank == half.peer:
                 continue
             usual, strange = _used_before(half, starving.rank), not _used_before(half, half.peer)
-            if strange and _knows_peers(half):
+            if strange and _knows_peers(half) and (usual or not late):
                 found.append(Misdirected(half, starving, usual))
                 break
     return found

@@ -56,10 +56,11 @@ def find(world: World, evidence: Evidence) -> tuple[list[Root], WaitGraph]:
     forced = odd | {rank for root in roots for rank in root.named}
     explained |= {rank for root in roots for rank in root.suspects}
     graph.release(forced)
-    roots += sinks.unexplained(world, graph, pairing, evidence, forced | explained)
+    rings = waitfor.cycles(graph)
+    roots += sinks.unexplained(world, graph, pairing, evidence, forced | explained, rings)
     named = {rank for root in roots for rank in root.ranks}
     covered = explained | named | waitfor.upstream(graph, named)
-    roots += [cycle.judge(world, graph, ring) for ring in waitfor.cycles(graph) if not ring & covered]
+    roots += [cycle.judge(world, graph, ring) for ring in rings if not ring & covered]
     covered |= {rank for root in roots for rank in root.ranks}
     roots += map(shares.refine, sinks.all_joined(world, graph, pairing, covered))
     roots = roots or sinks.leftover(world, graph)

@@ -7,6 +7,7 @@ not record (gloo's sends and receives, ranks without a dump) makes suspects, not
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Final
 
 from clusterwatch.analysis import order, pattern, waitfor
@@ -25,8 +26,9 @@ def unexplained(
     pairing: Pairing,
     evidence: Evidence,
     roots: set[int],
+    rings: Sequence[frozenset[int]],
 ) -> list[Root]:
-    """Ranks others wait for that wait for nobody in the trace."""
+    """Ranks others wait for that wait for nobody in the trace, and that no stuck call or ring holds up."""
     starved: dict[int, list[Half]] = defaultdict(list)
     for half in pairing.unmatched:
         starved[half.peer].append(half)
@@ -41,7 +43,7 @@ def unexplained(
         elif rank in starved:
             partners.append(rank)
     starts = {rank for rank in (*missing, *partners, *blind) if not graph.soft.get(rank)} | roots
-    held_up = waitfor.leading_to(graph, starts.union(graph.stuck())) - starts
+    held_up = waitfor.leading_to(graph, starts.union(graph.stuck(), *rings)) - starts
     missing, partners = ([rank for rank in ranks if rank not in held_up] for ranks in (missing, partners))
     return _name_sinks(world, graph, evidence, (missing, blind, partners), starved, bool(roots))
 
