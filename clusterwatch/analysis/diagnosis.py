@@ -10,11 +10,23 @@ from collections import Counter
 from dataclasses import replace
 from typing import Final
 
-from clusterwatch.analysis import blind, crash, groups, lifecycle, process, roots, stacks, timing, wording
+from clusterwatch.analysis import (
+    blind,
+    crash,
+    groups,
+    lifecycle,
+    log_join,
+    log_judge,
+    process,
+    roots,
+    stacks,
+    timing,
+    wording,
+)
 from clusterwatch.analysis.groups import World
 from clusterwatch.analysis.model import Coverage, Diagnosis, Finding, Observation, ProcessState, Severity
 from clusterwatch.analysis.root import Evidence, Root
-from clusterwatch.analysis.sentence import noun, sentence
+from clusterwatch.analysis.sentence import count, noun, sentence
 from clusterwatch.analysis.verdicts import CATALOGUE
 from clusterwatch.analysis.waitfor import WaitGraph
 
@@ -39,12 +51,14 @@ def diagnose(observation: Observation) -> Diagnosis:
     observation = replace(observation, traces=(), windows=tuple(groups.reduced(observation)))
     world = groups.build(observation)
     fresh, world, stale = _fresh(replace(observation, windows=tuple(world.windows.values())), world)
+    told = log_judge.judge(observation.logs, world.size or None)
+    fresh = replace(fresh, timeouts=(*observation.timeouts, *log_join.timeouts(told)))
     evidence = process.evidence(fresh, stale)
     found, graph = _faults(fresh, world, evidence)
     for root in found:
         wording.fill(fresh, root, graph)
     findings = wording.findings(wording.Case(fresh, world, evidence, graph), found)
-    findings += observation.log_findings
+    findings = log_join.joined(findings, told)
     if not findings:
         findings = [_nothing(fresh, world, stale)]
     findings.sort(key=_order)
@@ -52,7 +66,7 @@ def diagnose(observation: Observation) -> Diagnosis:
     suspects = {rank for f in findings for rank in f.suspect_ranks}
     return Diagnosis(
         tuple(findings),
-        _coverage(world, stale),
+        _coverage(world, stale) if fresh.windows or not observation.logs else log_judge.coverage(told),
         stacks.merge(observation.stacks, named, suspects),
         tuple(sorted(observation.problems, key=lambda p: (p.source, p.reason))),
     )
@@ -175,6 +189,10 @@ def _nothing(observation: Observation, world: World, stale: frozenset[int]) -> F
             f"No fault: all {world.size} ranks have issued the newest call of each of their groups."
         )
         why = (f"{len(world.windows)} of {world.size} ranks left a dump",)
+    elif not world.windows and observation.logs:
+        lines = sum(log.lines for log in observation.logs)
+        text = f"Not enough data: {count(lines, 'line')} of job logs tell of no failure; there is no dump."
+        why = _told(observation, world, stale)
     elif not world.windows:
         text, why = "Not enough data: no rank left a usable dump.", _told(observation, world, stale)
     elif not calls:

@@ -13,6 +13,7 @@ from typing import Any
 
 from clusterwatch.analysis.tables import Window
 from collectors.formats.columns import TraceColumns
+from collectors.formats.job_log import JobLog
 from collectors.formats.trace import RankTrace
 
 
@@ -118,6 +119,18 @@ class InputProblem:
 
 
 @dataclass(frozen=True, slots=True)
+class CallTimeout:
+    """A call that timed out by the word of a log."""
+
+    seq: int
+    op: str
+    desc: str
+    """description of its group; empty when the line tells none"""
+    line: str
+    """the line, quoted"""
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """All evidence on one world of one job at one moment."""
 
@@ -140,8 +153,10 @@ class Observation:
     now_ns: int | None = None
     live: bool = False
     problems: tuple[InputProblem, ...] = ()
-    log_findings: tuple[Finding, ...] = ()
-    """findings read from job logs beside the dumps"""
+    logs: tuple[JobLog, ...] = ()
+    """job logs beside or instead of the dumps"""
+    timeouts: tuple[CallTimeout, ...] = ()
+    """calls that the logs' watchdogs gave up on; ``diagnose`` fills it from ``logs``"""
 
 
 # --- out ------------------------------------------------------------------------------------------------

@@ -80,6 +80,8 @@ def stall(observation: Observation, world: World, root: Root, graph: WaitGraph) 
             True,
             "a waiting call was given up on (retired without being finished): a time-out or a failure",
         )
+    if (line := _told_by_logs(observation, root)) is not None:
+        return True, f"a watchdog gave up on the call: {line}"
     age = _age_ns(observation, world, root)
     if age is not None:
         gap = longest_gap_ns(world.windows.values())
@@ -93,6 +95,15 @@ def stall(observation: Observation, world: World, root: Root, graph: WaitGraph) 
 
 def _timed_out(root: Root, graph: WaitGraph) -> bool:
     return any(call.timed_out for call in graph.calls if root.group is None or call.group is root.group)
+
+
+def _told_by_logs(observation: Observation, root: Root) -> str | None:
+    """The log line of a time-out in the call behind ``root``: same number, and group where both tell it."""
+    for timeout in observation.timeouts:
+        desc = root.group.ref.desc if root.group is not None else ""
+        if timeout.seq == root.sequence and (not desc or not timeout.desc or desc == timeout.desc):
+            return timeout.line
+    return None
 
 
 def _age_ns(observation: Observation, world: World, root: Root) -> int | None:

@@ -61,6 +61,8 @@ class Blob:
     """bytes of the file, at most so many; raises ``UnreadableError`` beyond it or when it is damaged"""
     size_bytes: int = 0
     """as it lies, packed or not; for progress and for sharing out work"""
+    stream: Callable[[int], Iterator[bytes]] | None = None
+    """its bytes in chunks, at most so many, where it need not be held as a whole; raises as ``read``"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,12 @@ def _file(path: str, name: str, size: int) -> Iterator[Blob | Stream | tuple[str
     elif lower.endswith(_TAR_SUFFIXES):
         yield Stream(label(name), lambda: _packed_tar(path, label(name)), size)
     else:
-        yield Blob(_unpacked_name(label(name)), functools.partial(_read_file, path), size)
+        yield Blob(
+            _unpacked_name(label(name)),
+            functools.partial(_read_file, path),
+            size,
+            functools.partial(_stream_file, path),
+        )
 
 
 def _unpacked_name(name: str) -> str:
@@ -188,6 +195,26 @@ def _read_file(path: str, most: int) -> bytes:
     finally:
         os.close(descriptor)
     return _unpack(data, most)
+
+
+def _stream_file(path: str, most: int) -> Iterator[bytes]:
+    """The file in chunks, decompressed on the way."""
+    with os.fdopen(_open(path), "rb") as file:
+        head = file.peek(4)[:4]
+        packed = head.startswith((_GZIP_MAGIC, _ZSTD_MAGIC))
+        source = _unpacking(file, zstd=head == _ZSTD_MAGIC) if packed else file
+        seen = 0
+        while True:
+            try:
+                chunk = source.read(_CHUNK_BYTES)
+            except _DAMAGE as error:
+                raise UnreadableError(f"is damaged: {error}") from error
+            if not chunk:
+                return
+            seen += len(chunk)
+            if seen > most:
+                raise UnreadableError(f"holds more than {most} bytes")
+            yield chunk
 
 
 def _unpack(data: bytes, most: int) -> bytes:

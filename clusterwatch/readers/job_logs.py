@@ -1,0 +1,128 @@
+"""Job logs as they lie beside dumps, or alone -> what each says, streamed, bounded.
+
+In: a file, a folder, an archive. Out: ``Logs``. A file is a log by its name, or when it is the one file
+asked for and holds text. Its name may tell the process: torchrun's ``attempt_0/3/stderr.log``, Slurm's
+``slurm-4711_3.out``, ``rank3.log``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from clusterwatch.analysis.model import InputProblem
+from clusterwatch.readers.archives import Blob, UnreadableError, blobs
+from collectors.formats.job_log import JobLog, LogParser, Origin
+from collectors.formats.job_log_prefix import Label
+
+LOG_MAX_BYTES: Final = 64 * 1024**3
+"""Unpacked bytes of one log that are read; a log of a long job at debug level takes some GB."""
+FILES_MAX: Final = 400_000
+"""Two files per rank of the largest job, in eight attempts."""
+_CHUNK_BYTES: Final = 1 << 20
+_SNIFF_BYTES: Final = 4_096
+
+_LOG_NAME: Final = re.compile(
+    r"\.(?:log|out|err|stdout|stderr)(?:[.-]\d{1,10})?(?:\.txt)?$|(?:^|[_.-])(?:log|stdout|stderr)(?:[_.-]\w{1,40})?(?:\.txt)?$"
+    r"|^(?:dmesg|messages|syslog|kern)(?:[._-]\w{1,40})?(?:\.txt)?$|^slurm-[\w.-]{1,200}\.txt$",
+    re.IGNORECASE,
+)
+_ELASTIC: Final = re.compile(
+    r"^(?P<scope>.*?)/?attempt_(?P<attempt>\d{1,6})/(?P<local>\d{1,7})/[^/]{1,255}$", re.IGNORECASE
+)
+_RANK: Final = re.compile(r"(?<![A-Za-z])(?:global[_-]?)?rank[_.=-]?(\d{1,7})(?!\d)", re.IGNORECASE)
+_LOCAL: Final = re.compile(r"local[_-]?rank[_.=-]?(\d{1,7})(?!\d)", re.IGNORECASE)
+_TASK: Final = re.compile(
+    r"^slurm-\d{1,12}(?:\.\d{1,6})?[_-](\d{1,7})\.(?:out|err|log|txt)$|(?<![A-Za-z])(?:task|proc)[_.=-]?(\d{1,7})(?!\d)",
+    re.IGNORECASE,
+)
+_DIGITS: Final = re.compile(r"[/:]")
+
+Show = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """What the logs below a path say."""
+
+    logs: tuple[JobLog, ...]
+    problems: tuple[InputProblem, ...]
+
+
+def is_log_name(name: str) -> bool:
+    """Whether a file below a folder is taken for a log."""
+    return bool(_LOG_NAME.search(_DIGITS.split(name)[-1]))
+
+
+def origin(name: str) -> Origin:
+    """What the path of a log says of the process that wrote it."""
+    base = _DIGITS.split(name)[-1]
+    if (match := _ELASTIC.match(name)) is not None:
+        return Origin(Label(local_rank=int(match["local"])), int(match["attempt"]), match["scope"] or ".")
+    if (match := _LOCAL.search(base)) is not None:
+        return Origin(Label(local_rank=int(match[1])), None, name.rpartition("/")[0] or ".")
+    if (match := _RANK.search(base)) is not None:
+        return Origin(Label(rank=int(match[1])))
+    if (match := _TASK.search(base)) is not None:
+        return Origin(Label(task=int(match[1] or match[2])))
+    return Origin()
+
+
+def read(path: Path, show: Show | None = None) -> Logs:
+    """All job logs at or below ``path``. A path that is one file is tried whatever its name.
+
+    Raises:
+        FileNotFoundError, OSError: as ``archives.files``.
+    """
+    found: list[JobLog] = []
+    problems: list[InputProblem] = []
+    alone = path.is_file()
+    for blob in blobs(path):
+        if not isinstance(blob, Blob) or not (is_log_name(blob.name) or (alone and "/" not in blob.name)):
+            continue  # what is not opened is told by the reader of dumps
+        if len(found) >= FILES_MAX:
+            problems.append(InputProblem(blob.name, f"more than {FILES_MAX} logs: the rest is not read"))
+            break
+        log = _read(blob, problems)
+        if log is not None:
+            found.append(log)
+            if show is not None:
+                show(len(found), blob.size_bytes)
+    return Logs(tuple(found), tuple(problems))
+
+
+def _read(blob: Blob, problems: list[InputProblem]) -> JobLog | None:
+    """One log; what could be read of a damaged one."""
+    parser = LogParser(blob.name, origin(blob.name))
+    first = True
+    try:
+        for chunk in _chunks(blob):
+            if first and _is_binary(chunk[:_SNIFF_BYTES]):
+                return None
+            first = False
+            parser.feed(chunk)
+    except UnreadableError as error:
+        problems.append(InputProblem(blob.name, f"{error}: what stands before it is judged"))
+    return parser.finish()
+
+
+def _chunks(blob: Blob) -> Iterator[bytes]:
+    if blob.stream is not None:
+        yield from blob.stream(LOG_MAX_BYTES)
+        return
+    data = blob.read(_MEMBER_MAX_BYTES)
+    for at in range(0, len(data), _CHUNK_BYTES):
+        yield data[at : at + _CHUNK_BYTES]
+
+
+_MEMBER_MAX_BYTES: Final = 1 << 30
+"""A log inside an archive is unpacked at once."""
+
+
+def _is_binary(head: bytes) -> bool:
+    """Pickles, ELF, images: many bytes that no terminal shows. UTF-16 as well, which no launcher writes."""
+    odd = sum(byte < 9 or 13 < byte < 27 for byte in head)
+    return head[:1] == b"\x80" or odd * 50 > len(head) + 49
