@@ -103,11 +103,23 @@ def plan(
 
 
 def _fits(kind: Kind, layout: Layout, rank: int, plans: Sequence[Plan]) -> bool:
-    """Not next to another fault, nor where the fault cannot be."""
+    """Where the fault can be, and where no earlier one keeps the rank from coming to it."""
     if kind is Kind.P2P_UNMATCHED and layout.stage(rank) >= max(layout.pipeline - 2, 1):
         return False  # nobody two stages ahead: the stray send would go where sends often go
-    near = {peer for made in plans for peer in layout.peers(layout.roles[1], made.rank)}
-    return rank not in near if len(layout.roles) > 1 else True
+    role = _naming_role(layout)
+    return all(
+        _replica(layout, rank) != _replica(layout, made.rank) and rank not in layout.peers(role, made.rank)
+        for made in plans
+    )
+
+
+def _replica(layout: Layout, rank: int) -> int:
+    """Number of a part of the job that waits for nobody else within a step: replicas that share experts."""
+    return rank // (layout.tensor * layout.context) % layout.data // layout.expert
+
+
+def _naming_role(layout: Layout) -> str:
+    return next((role for role in _NAMING_ROLES if layout.size(role) > 2), "default_pg")
 
 
 def _placed(
@@ -118,7 +130,7 @@ def _placed(
         return _astray(layout, rank, calls)
     if kind is Kind.CROSS_GROUP_CYCLE:
         return _crossed(layout, rank, calls)
-    role = fault.role or next((r for r in _NAMING_ROLES if layout.size(r) > 2), "default_pg")
+    role = fault.role or _naming_role(layout)
     places = [place for place, call in enumerate(calls) if call.role == role and not call.is_p2p]
     if kind is Kind.ORDER_MISMATCH:
         places = [place for place in places if _swap(program, place) is not None]
