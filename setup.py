@@ -1,11 +1,12 @@
-"""Puts templates/ and static/ into the wheel as clusterwatch/assets.
+"""Puts templates/ and static/ into the wheel as clusterwatch/assets, and compiles the reader of dumps.
 
-In a checkout they lie at the top, where people look for them; settings find either place.
+In a checkout the two folders lie at the top, where people look for them; settings find either place. The
+compiled piece is optional: without a compiler everything installs and gives the same answers, slower.
 """
 
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Extension, setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
@@ -24,4 +25,15 @@ class BuildWithAssets(build_py):
             self.copy_tree(str(ROOT / name), str(target))
 
 
-setup(cmdclass={"build_py": BuildWithAssets})
+READER = Extension(
+    "collectors.formats._pickle_columns",
+    ["collectors/formats/_pickle_columns.c"],
+    py_limited_api=True,
+    optional=True,
+)
+
+setup(
+    cmdclass={"build_py": BuildWithAssets},
+    ext_modules=[READER],
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 from array import array
 from collections.abc import Iterator
 from typing import Any, Final
@@ -29,16 +30,22 @@ from collectors.formats.recorder_tables import trace_of
 from collectors.formats.trace import TraceError
 from collectors.wire import limits
 
-try:
-    from collectors.formats import _pickle_columns as compiled_reader
-except ImportError:  # installed where there was no compiler
-    compiled_reader = None  # type: ignore[assignment]
-
 DUMP_MAX_BYTES: Final = 64 * 1024 * 1024
 """2,000 entries with 20 frames each take 1.2 MB; a ring fifty times as large still fits."""
 
 KNOWN_MAJORS: Final = (1, 2)
 _VERSION_MAX_CHARS: Final = 32
+
+
+def _compiled_reader() -> Any:
+    """``_pickle_columns.c``, or None where it was installed without a compiler."""
+    try:
+        return importlib.import_module("collectors.formats._pickle_columns")
+    except ImportError:
+        return None
+
+
+compiled_reader: Final = _compiled_reader()
 
 
 def decode_columns(
