@@ -43,7 +43,7 @@ def refine(world: World, roots: list[Root]) -> list[Root]:
 def _lists(world: World, group: Group, rank: int) -> bool | None:
     """Whether the rank's pg_config names the group's members; None where its dump cannot tell."""
     window = world.windows.get(rank)
-    if window is None or window.gloo:
+    if window is None or window.gloo or not group.rows.groups["told"][group.mine].any():
         return None
     if rank not in group.views:  # an older life of it is a group of that name too
         return any((told.name, told.desc) == (group.name, group.desc) for told in window.told_groups)

@@ -186,7 +186,7 @@ def _misdirected(pairing: Pairing, world: World) -> list[Root]:
 def _late(graph: WaitGraph) -> list[Root]:
     """Ranks that issued a call which did not run there though peers started or finished it."""
     awaited = graph.awaited()
-    found = []
+    found, unclear = [], []
     for call in graph.calls:
         if call.ahead and not call.group.rows.gloo[call.group.mine].any() and _finished_ahead(call):
             peers = count(len(call.ahead), "peer")
@@ -199,16 +199,24 @@ def _late(graph: WaitGraph) -> list[Root]:
         if call.absent or call.silent or not call.started:
             continue
         held = set(call.waiting) - set(call.started)
-        if len(held) * 2 > len(call.waiting):
-            continue
         peers = count(len(call.started), "peer")
+        if len(held) * 2 > len(call.waiting):
+            if not any(map(graph.waits, held)):
+                unclear.append(_mostly_queued(call, tuple(sorted(held - named)), peers))
+            continue
         for rank in sorted(
             held - named - set(call.held_up)
         ):  # behind older open work, which has its own reason
             if not graph.waits(rank):
                 why = f"{peers} started {call.op} {call.sequence}; rank {rank} still has it queued"
                 found.append(_late_root(call, rank, why))
-    return _first_per_rank(found)
+    return _first_per_rank(found) + unclear
+
+
+def _mostly_queued(call: OpenCall, held: tuple[int, ...], peers: str) -> Root:
+    """Starts are seen late, so a few of them against many queued calls name nobody."""
+    why = f"{peers} started {call.op} {call.sequence}; {noun(held)} still have it queued"
+    return Root("queued_not_started", (), held, call.group, call.sequence, call.op, why=[why], certainty=0.5)
 
 
 def _late_root(call: OpenCall, rank: int, why: str) -> Root:

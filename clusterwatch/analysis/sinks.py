@@ -283,6 +283,8 @@ def all_joined(world: World, graph: WaitGraph, pairing: Pairing, covered: set[in
         if newest:
             first = min(newest, key=lambda call: (bool(call.held_up), call.key))
             why = [f"all {first.group.size} members issued {first.op} {first.sequence}, none ended"]
+            if not first.timed and not first.group.rows.gloo[first.group.mine].any():
+                why.append("the recorder's timing is off: a queued call and a running one look alike")
             found.append(
                 Root("all_joined_not_finished", (), (), first.group, first.sequence, first.op, why=why)
             )
