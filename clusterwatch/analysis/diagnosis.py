@@ -69,6 +69,7 @@ def diagnose(observation: Observation) -> Diagnosis:
         _coverage(world, stale) if fresh.windows or not observation.logs else log_judge.coverage(told),
         stacks.merge(observation.stacks, named, suspects),
         tuple(sorted(observation.problems, key=lambda p: (p.source, p.reason))),
+        tuple(sorted(stale)),
     )
 
 

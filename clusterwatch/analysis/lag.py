@@ -21,7 +21,7 @@ ABSENT: Final = -1
 UNKNOWN: Final = -2
 """The dump does not tell how far the rank is: its ring no longer holds a call of the group."""
 NO_DUMP: Final = -3
-"""The rank left no dump."""
+"""The rank left no dump, or one of another time."""
 
 _UNDESCRIBED: Final = frozenset({"", "undefined"})
 """Descriptions that torch gives a group nobody described."""

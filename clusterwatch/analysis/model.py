@@ -14,7 +14,6 @@ from typing import Any
 from clusterwatch.analysis.tables import Window
 from collectors.formats.columns import TraceColumns
 from collectors.formats.job_log import JobLog
-from collectors.formats.trace import RankTrace
 
 
 class Severity(StrEnum):
@@ -137,7 +136,7 @@ class Observation:
     job: str | None = None
     world_size: int | None = None
     """ranks the job should have; None = largest rank or group member seen"""
-    traces: tuple[TraceColumns | RankTrace, ...] = ()
+    traces: tuple[TraceColumns, ...] = ()
     """whole rings; each is reduced to its window at once"""
     windows: tuple[Window, ...] = ()
     """rings that a reader has reduced already"""
@@ -287,6 +286,8 @@ class Diagnosis:
     coverage: Coverage
     stacks: tuple[MergedStack, ...] = ()
     problems: tuple[InputProblem, ...] = ()
+    stale_ranks: tuple[int, ...] = ()
+    """ranks whose dump is of another time: left out of everything but the coverage"""
 
     @property
     def worst(self) -> Finding:

@@ -94,17 +94,19 @@ class Overview:
 
 
 def overview(windows: Sequence[Window], diagnosis: Diagnosis) -> Overview:
-    """Counts groups, lags and open calls.
+    """Counts groups, lags and open calls; a dump of another time counts as none.
 
     Cost: O(ranks x groups) in numpy; Python per group and per told open call.
     """
-    stand = standing(windows)
+    stale = set(diagnosis.stale_ranks)
+    fresh = [window for window in windows if window.rank not in stale]
+    stand = standing(fresh)
     states = _states(stand, diagnosis)
     size = max(diagnosis.coverage.expected, int(stand.ranks.max(initial=-1)) + 1)
     calls, left = _open_calls(stand, states, diagnosis)
     return Overview(
         size=size,
-        newest_ns=max((w.newest_ns for w in windows if w.newest_ns is not None), default=None),
+        newest_ns=max((w.newest_ns for w in fresh if w.newest_ns is not None), default=None),
         shapes=_shapes(stand, states),
         lag=matrix(stand, size),
         open_calls=calls,

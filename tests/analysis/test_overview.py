@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clusterwatch.analysis.lag import NO_DUMP
 from clusterwatch.analysis.overview import GroupState, open_call_of
 from tests.cli.report.made import judged, stuck_job, windows
 from tests.data.recorder import Job
@@ -34,6 +35,16 @@ def test_a_member_without_a_dump_is_not_said_to_lack_the_call() -> None:
     job.all(ranks=(0, 1, 3), state="scheduled")
     _, view = judged(windows(job, without=(2,)))
     assert [(c.joined, c.missing, c.silent) for c in view.open_calls] == [((0, 1, 3), (), (2,))]
+
+
+def test_a_dump_of_another_time_is_no_lag() -> None:
+    old, new = stuck_job(), stuck_job()
+    for entry in old.rings[5].entries:
+        entry["time_created_ns"] -= 3_600_000_000_000
+    found = (*windows(new, without=(5,)), windows(old)[5])
+    diagnosis, view = judged(found)
+    assert diagnosis.stale_ranks == (5,)
+    assert set(view.lag.behind[5].tolist()) == {NO_DUMP}
 
 
 def test_calls_of_a_finding_come_first_then_the_oldest() -> None:

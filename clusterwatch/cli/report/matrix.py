@@ -73,7 +73,7 @@ def _word(code: int) -> str:
     if code == _BLIND:
         return "the ring does not tell"
     if code == _SILENT:
-        return "no dump"
+        return "no usable dump"
     low, high = _STEPS[code - FIRST_STEP]
     return (
         f"{low} behind"
@@ -211,7 +211,7 @@ def _odd(lag: LagMatrix, column: int) -> list[Markup]:
     ]
     rest = np.flatnonzero(np.isin(behind, lags[_ODD_SHOWN:])).tolist()
     lines += [el("li", f"less behind: {count(len(rest), 'more rank')}")] if rest else []
-    lines += _unknown(behind, UNKNOWN, "not told") + _unknown(behind, NO_DUMP, "no dump")
+    lines += _unknown(behind, UNKNOWN, "not told") + _unknown(behind, NO_DUMP, "no usable dump")
     waits = int((lag.waits[:, column] & (behind == 0)).sum())
     lines += [el("li", f"waits in a call: {count(waits, 'rank')}")] if waits else []
     return lines or [el("li", "all at the front, no call open")]

@@ -161,7 +161,7 @@ def shape_counts(shape: Shape) -> str:
 
 def coverage(diagnosis: Diagnosis) -> str:
     cover = diagnosis.coverage
-    text = f"{cover.reported} of {count(cover.expected, 'rank')} left a dump that could be used"
+    text = f"{number(cover.reported)} of {count(cover.expected, 'rank')} left a dump that could be used"
     if cover.stale:
         text += f"; {count(cover.stale, 'dump')} of an earlier time left out"
     if cover.truncated:
