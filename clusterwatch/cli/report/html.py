@@ -110,12 +110,13 @@ def _reported(diagnosis: Diagnosis) -> str:
 
 
 def _sentence(finding: Finding) -> Markup:
-    """The summary with whom it names in the colour of the state."""
-    for name in (noun(finding.culprit_ranks, 4), noun(finding.suspect_ranks, 4), f"host {finding.node}"):
-        for form in (name, name[:1].upper() + name[1:]):
+    """The summary with whom it names in the colour of the state, whom it only suspects in a milder one."""
+    for ranks, cls in ((finding.culprit_ranks, None), (finding.suspect_ranks, "maybe")):
+        name = noun(ranks, 4)
+        for form in (name, name[:1].upper() + name[1:]) if ranks else ():
             before, found, after = finding.summary.partition(form)
-            if found and name != "ranks ":
-                return join(text(before), el("em", found), text(after))
+            if found:
+                return join(text(before), el("em", found, cls=cls), text(after))
     return text(finding.summary)
 
 
@@ -125,7 +126,7 @@ def _facts(finding: Finding, view: Overview) -> Markup:
     places = "; ".join(words.place(culprit) for culprit in finding.culprits[:_CULPRITS_SHOWN])
     rows: list[tuple[str, str, str | Markup]] = [
         ("Culprit", "who", places + (f"; and {left} more" if left > 0 else "")),
-        ("Suspects", "who", noun(finding.suspect_ranks, 12) if finding.suspect_ranks else ""),
+        ("Suspects", "who maybe", noun(finding.suspect_ranks, 12) if finding.suspect_ranks else ""),
         ("Where", "", words.where(finding)),
         ("Since", "", words.since(call, view) if call is not None else ""),
         ("Joined", "", words.joined(finding)),
