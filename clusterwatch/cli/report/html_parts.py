@@ -198,7 +198,7 @@ def problems(diagnosis: Diagnosis) -> Markup:
     """Files that were named but not used, told once per reason; and what the coverage is."""
     folds = words.folded(diagnosis.problems)
     if not folds:
-        line = el("span", glyph("ok"), "every dump could be used", cls="plain ok")
+        line = el("span", glyph("ok"), "every file could be used", cls="plain ok")
         return _card("Files not used", "", el("p", line))
     lines = []
     for fold in folds[:_PROBLEMS_SHOWN]:

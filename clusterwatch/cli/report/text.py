@@ -89,7 +89,7 @@ def _finding(finding: Finding, view: Overview, style: Style) -> list[str]:
         (("since", ""), words.since(call, view) if call is not None else ""),
         (("joined", ""), words.joined(finding)),
         (("waiting", ""), words.waiting(finding)),
-        *((("evidence", ""), line) for line in finding.why),
+        *((("evidence", ""), f"- {line}") for line in finding.why),
         (("next", _BOLD), finding.recommended_action),
     ]
     sentence = _wrapped(words.printable(finding.summary), style.width, 0, 0)
@@ -103,9 +103,10 @@ def _finding(finding: Finding, view: Overview, style: Style) -> list[str]:
 
 
 def _row(label: str, text: str, style: Style, code: str = "") -> list[str]:
-    """One labelled row; what does not fit goes on under the text."""
+    """One labelled row; what does not fit goes on under the text, of a ``- `` line behind its dash."""
     indent = _INDENT + _LABEL
-    wrapped = _wrapped(words.printable(text), style.width, indent, indent)
+    hanging = indent + 2 if text.startswith("- ") else indent
+    wrapped = _wrapped(words.printable(text), style.width, indent, hanging)
     body = [style.paint(line[indent:], code) for line in wrapped]
     label_text = style.paint(f"{label:<{_LABEL}}", _DIM)
     return [f"{' ' * _INDENT}{label_text}{body[0]}", *(f"{' ' * indent}{line}" for line in body[1:])]

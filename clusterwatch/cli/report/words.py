@@ -128,6 +128,8 @@ def waiting(finding: Finding) -> str:
     if not down.ranks:
         return ""
     groups = f" in {count(down.groups, 'group')}" if down.groups else ""
+    if finding.fault_class == "crash":
+        return f"{count(down.ranks, 'rank')}{groups} failed or stopped because of it"
     verb = "waits" if down.ranks == 1 else "wait"
     return f"{count(down.ranks, 'rank')}{groups} only {verb}"
 
@@ -161,7 +163,7 @@ def shape_counts(shape: Shape) -> str:
 
 def coverage(diagnosis: Diagnosis) -> str:
     cover = diagnosis.coverage
-    text = f"{number(cover.reported)} of {count(cover.expected, 'rank')} left a dump that could be used"
+    text = f"{number(cover.reported)} of {count(cover.expected, 'rank')} reported"
     if cover.stale:
         text += f"; {count(cover.stale, 'dump')} of an earlier time left out"
     if cover.truncated:

@@ -18,7 +18,7 @@ from clusterwatch.analysis.model import RankFacts
 from clusterwatch.cli.main import main
 from clusterwatch.cli.report import perfetto
 from clusterwatch.cli.report.perfetto_calls import Call, laid_out
-from collectors.formats.columns import TraceColumns, from_trace
+from collectors.formats.columns import TraceColumns
 from tests.analysis.looks import traces
 from tests.cli.report.made import hostile_job, judged, stuck_job, windows, write
 from tests.data.recorder import Job
@@ -33,7 +33,7 @@ _REQUIRED = {
 
 
 def rings(job: Job, without: tuple[int, ...] = ()) -> list[TraceColumns]:
-    return [t if isinstance(t, TraceColumns) else from_trace(t) for t in traces(job, without)]
+    return list(traces(job, without))
 
 
 def written(job: Job, without: tuple[int, ...] = (), packed: bool = False, **options: Any) -> Any:

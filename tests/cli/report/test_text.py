@@ -7,7 +7,14 @@ import re
 
 import pytest
 
-from clusterwatch.analysis.model import InputProblem, RankStacks, StackThread
+from clusterwatch.analysis.model import (
+    Downstream,
+    Finding,
+    InputProblem,
+    RankStacks,
+    Severity,
+    StackThread,
+)
 from clusterwatch.cli.report import text, words
 from clusterwatch.cli.report.text import Style
 from tests.cli.report.made import HOSTILE, hostile_job, judged, stuck_job, windows
@@ -43,6 +50,20 @@ def test_no_line_is_wider_than_the_terminal_and_goes_on_under_the_text(width: in
     at = next(n for n, line in enumerate(lines) if line.startswith("  next"))
     rest = lines[at + 1 : lines.index("", at)]
     assert rest and all(line.startswith(" " * 12) and line[12] != " " for line in rest)
+
+
+def test_each_piece_of_evidence_hangs_behind_its_dash() -> None:
+    lines = lines_of(50)
+    at = next(n for n, line in enumerate(lines) if line.startswith("  evidence"))
+    assert lines[at][12:14] == "- " and lines[at + 1].startswith(" " * 14)
+
+
+def test_after_a_crash_nobody_is_said_to_wait() -> None:
+    crash = Finding(
+        "out_of_memory", "crash", Severity.CRITICAL, "Rank 3 ran out of memory.", "crash v1", 0.9,
+        downstream=Downstream(0, 2),
+    )  # fmt: skip
+    assert words.waiting(crash) == "2 ranks failed or stopped because of it"
 
 
 def test_an_age_is_told_only_where_the_dumps_prove_it() -> None:
