@@ -112,8 +112,9 @@ class _Members:
             self._held.clear()
             self._room = _MEMBERS_HELD_MAX
         self._room -= len(ranks) + 1
-        runs = columns.member_runs(ranks)
-        number = digest(runs if _rising(ranks) else columns.member_runs(tuple(sorted(ranks))))
+        told = ranks if max(ranks, default=0) < limits.RANKS_PER_GROUP_MAX else ()  # no job has such a rank
+        runs = columns.member_runs(told)
+        number = digest(runs if _rising(told) else columns.member_runs(tuple(sorted(told))))
         self._held[id(ranks)] = (ranks, runs, number)
         return runs, number
 
@@ -198,7 +199,7 @@ class _Reduction:
             runs, members = _MEMBERS.of(group.ranks)
             told.append(ToldGroup(group.name, group.desc, runs))
             row["key"] = group_key(group.name, group.desc, members)
-            row["told"] = bool(group.ranks)
+            row["told"] = bool(runs)
         _fill_status(self.groups, self.trace.groups)
         for name in ("low", "high", "first_open", "first_open_ns", "first_open_at", "shared_end"):
             self.groups[name] = NULL
