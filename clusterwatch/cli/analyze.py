@@ -6,6 +6,7 @@ Exit codes: 0 no fault, 1 slow, 2 hang or crash, 3 unknown, 64 wrong usage, 66 n
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import re
 import sys
@@ -17,6 +18,7 @@ from clusterwatch.analysis.overview import overview
 from clusterwatch.cli import analyze_input
 from clusterwatch.cli.report import html, outputs, perfetto, text
 from clusterwatch.readers import folder
+from collectors.wire.limits import RANKS_PER_GROUP_MAX
 
 EXIT_USAGE: Final = 64
 EXIT_NO_INPUT: Final = 66
@@ -24,7 +26,7 @@ EXIT_NO_INPUT: Final = 66
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the command's arguments."""
-    parser = subparsers.add_parser("analyze", description=__doc__)
+    parser = subparsers.add_parser("analyze", prog="clusterwatch analyze", description=__doc__)
     parser.add_argument(
         "path", type=Path, metavar="PATH", help="a dump, a folder of dumps, or an archive of them"
     )
@@ -63,6 +65,10 @@ def run(args: argparse.Namespace) -> int:
         print(f"clusterwatch: {error}", file=sys.stderr)
         return EXIT_NO_INPUT
     diagnosis = diagnose(observation)
+    if isinstance(
+        sys.stdout, io.TextIOWrapper
+    ):  # a terminal that knows no such letter still gets the verdict
+        sys.stdout.reconfigure(errors="replace")
     if args.json:
         print(json.dumps(diagnosis.to_dict(), ensure_ascii=False))
     else:
@@ -78,7 +84,11 @@ def _write_files(args: argparse.Namespace, observation: Observation, diagnosis: 
     """What was asked for beside the answer. Returns 0, or the exit code of the first file that failed."""
     if args.html is None and args.perfetto is None:
         return 0
-    view, name, codes = overview(observation.windows, diagnosis), args.path.resolve().name, []
+    view, name, codes = (
+        overview(observation.windows, diagnosis),
+        args.path.resolve().name or str(args.path),
+        [],
+    )
     if args.html is not None:
         page = html.page(diagnosis, view, name).encode()
         codes.append(outputs.write(args.html, lambda file: file.write(page)))
@@ -86,6 +96,8 @@ def _write_files(args: argparse.Namespace, observation: Observation, diagnosis: 
         plan = perfetto.plan(
             name, observation.windows, diagnosis, view, args.perfetto_ranks, observation.facts
         )
+        if not plan.ranks:
+            print("clusterwatch: there is no dump of the ranks of the trace; it is empty", file=sys.stderr)
         rings = folder.traces(args.path, frozenset(plan.ranks), observation.windows)
         packed = args.perfetto.suffix == ".gz"
         codes.append(outputs.write(args.perfetto, lambda file: perfetto.write(file, rings, plan, packed)))
@@ -99,5 +111,5 @@ def _ranks(value: str) -> tuple[int, ...]:
         match = re.fullmatch(r"(\d{1,7})(?:-(\d{1,7}))?", part.strip())
         if match is None or (match[2] and int(match[2]) < int(match[1])):
             raise argparse.ArgumentTypeError(f"{part!r} is no rank and no range of ranks")
-        ranks += range(int(match[1]), int(match[2] or match[1]) + 1)
+        ranks += range(int(match[1]), min(int(match[2] or match[1]), RANKS_PER_GROUP_MAX) + 1)
     return tuple(dict.fromkeys(ranks))

@@ -112,12 +112,14 @@ def _without_title(tokens: Sequence[Token]) -> Sequence[Token]:
 
 
 def _lead_on(token: Token) -> None:
-    """Links between files become links between pages; links out open without telling where from."""
+    """Links between files become links between pages, or plain text where no such page is there."""
     if token.type != "link_open":
         return
     href = str(token.attrGet("href") or "")
     other = _OTHER_PAGE.fullmatch(href)
-    if other is not None:
-        token.attrSet("href", reverse("verdict_doc", args=[other[1]]) + (other[2] or ""))
+    if other is not None and (page := address(other[1])):
+        token.attrSet("href", page + (other[2] or ""))
+    elif other is not None:
+        del token.attrs["href"]
     elif "://" in href:
         token.attrSet("rel", "noreferrer noopener")

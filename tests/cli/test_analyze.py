@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -107,6 +108,15 @@ def test_names_from_dumps_never_reach_the_terminal_raw(tmp_path: Path, capsys: C
         (tmp_path / f"rank_{rank}").write_bytes(job.pickled(rank))
     main(["analyze", str(tmp_path)])
     assert "\x1b" not in capsys.readouterr().out
+
+
+def test_a_terminal_that_knows_few_letters_still_gets_the_verdict(stuck: Path) -> None:
+    program = "import sys; from clusterwatch.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", program, "analyze", str(stuck)]
+    done = subprocess.run(
+        command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, timeout=60, check=False
+    )
+    assert done.returncode == 2 and done.stdout.startswith(b"Rank 5 never joined")
 
 
 def test_starts_without_django() -> None:

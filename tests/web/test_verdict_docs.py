@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,8 @@ def test_every_page_answers_and_every_link_between_pages_leads_to_one(
         assert "<h1>" in html and ".md" not in html
         doc = verdict_docs.find(word)
         assert doc is not None and doc.lead and doc.title
+        for other in re.findall(r'href="(/docs/verdicts/[^"#]*)', doc.body):
+            assert client.get(other).status_code == 200, f"{word} links to {other}"
 
 
 def test_the_list_holds_every_page(seeded: Seeded, sign_in: SignIn) -> None:
@@ -77,7 +80,7 @@ def test_pages_ask_for_a_session(client: Client) -> None:
 def test_html_in_a_page_is_shown_as_text(pages: Path) -> None:
     source = (
         "# A <b>title</b>\n\nLead <img src=x onerror=alert(1)>.\n\n<script>alert(1)</script>\n\n"
-        "[go](javascript:alert(1)) [other](missing_rank.md) [out](https://example.org)\n\n"
+        "[go](javascript:alert(1)) [other](missing_rank.md) [none](nothing.md) [out](https://example.org)\n\n"
         "| a | b |\n| --- | ---: |\n| 1 | 2 |\n"
     )
     (pages / "op_mismatch.md").write_text(source)
@@ -87,6 +90,7 @@ def test_html_in_a_page_is_shown_as_text(pages: Path) -> None:
     assert "<script" not in doc.body and "<img" not in doc.body and "&lt;script&gt;" in doc.body
     assert 'href="javascript' not in doc.body and "style=" not in doc.body
     assert 'href="/docs/verdicts/missing_rank/"' in doc.body and 'rel="noreferrer noopener"' in doc.body
+    assert "<a>none</a>" in doc.body
     assert doc.verdict is not None and doc.badge.word.startswith("Hang")
 
 
