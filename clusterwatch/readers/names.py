@@ -18,8 +18,8 @@ SAMPLES: Final = 6
 """Files that are looked into when names leave the rank open."""
 
 _ENDINGS: Final = r"(?:\.(?:json|pickle|pkl|bin|pt|pth|dump|trace|dat))*"
-_NUMBER: Final = r"(?<!\d)(\d{1,7})(?!\d)"
-"""Longer ones are times, job ids or addresses."""
+_NUMBER: Final = r"(?<!\d)(0*\d{1,7})(?!\d)"
+"""Longer ones are times, job ids or addresses; zeros in front may fill up any width."""
 _AT_END: Final = re.compile(rf"{_NUMBER}{_ENDINGS}$", re.IGNORECASE)
 _AFTER_WORD: Final = re.compile(rf"rank[_.=-]?{_NUMBER}", re.IGNORECASE)
 _ANY: Final = re.compile(_NUMBER)
@@ -57,14 +57,15 @@ def assign(names: Iterable[str], decide: Decide | None = None) -> list[Named]:
     for name in sorted(names):
         base = _base(name)
         if base and not base.startswith(".") and not _OTHER_FILES.search(base) and _slots(name):
-            families[_prefix(base)].append(name)
+            families[re.sub(r"\d+", "0", _prefix(base))].append(name)
     found = []
-    for prefix, members in families.items():
+    for members in families.values():
         slots = {name: _slots(name) for name in members}
         order = _by_quality(slots)
         best = _looked_into(order, slots, decide) if decide is not None and len(order) > 1 else order[0]
         for name in members:
             rank = slots[name].get(best, next(iter(slots[name].values())))
+            prefix = _prefix(_base(name), best)
             found.append(Named(name, rank, prefix, bool(_DUMP_WORDS.search(_telling_part(name)))))
     return sorted(found, key=lambda named: named.name)
 
@@ -79,10 +80,14 @@ def _base(name: str) -> str:
     return re.split(r"[/:]", name)[-1]
 
 
-def _prefix(base: str) -> str:
+def _prefix(base: str, place: str = "end") -> str:
+    """What stands before the rank, or before the host that stands before the rank."""
     word = _RANK_WORD.search(base)
     if word is not None:
         return base[: word.end()]
+    numbers = [match.start() for match in _ANY.finditer(base)]
+    if place == "before" and len(numbers) > 1:
+        return base[: numbers[-2]]
     at_end = _AT_END.search(base)
     return base[: at_end.start()] if at_end is not None else base
 
