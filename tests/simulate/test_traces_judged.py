@@ -110,17 +110,13 @@ SHAPES: list[dict[str, Any]] = [
     {"steps": 9, "open_only": True},
     {"steps": 7, "shape": StepShape(layers=2, microbatches=3, batched_p2p=False), "timing": True},
 ]
-UNSURE = {Kind.ALL_JOINED_NOT_FINISHED, Kind.P2P_UNMATCHED}
-"""Kinds that this day's engine gets wrong in some of these jobs."""
 
 
 @pytest.mark.long
 @pytest.mark.limit_s(600)
 @pytest.mark.parametrize("kind", list(Kind))
-def test_no_innocent_rank_is_named_whatever_the_job(kind: Kind, request: pytest.FixtureRequest) -> None:
+def test_no_innocent_rank_is_named_whatever_the_job(kind: Kind) -> None:
     """Whichever word the verdict has, a page goes to nobody but the rank that something is wrong with."""
-    if kind in UNSURE:
-        request.applymarker(pytest.mark.xfail(reason="the engine names a rank that merely waits"))
     wrong, jobs = [], 0
     for layout in LAYOUTS:
         for shape, seed in itertools.product(SHAPES, range(4)):

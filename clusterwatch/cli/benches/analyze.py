@@ -92,10 +92,15 @@ def _side_by_side(options: argparse.Namespace, ranks: int, entries: int, frames:
         size = write_pickles(folder, job.traces(), PickleWriter(repeat_frames=not options.shared_frames))
         print(f"{ranks} ranks x {entries} entries x {frames} frames: {size / 1e6:.0f} MB", flush=True)
         costs = {name: _cost(name, job, folder, options) for name in _tools(options.alone)}
+    with tempfile.TemporaryDirectory(prefix="clusterwatch-bench-") as empty:
+        start = measured([sys.executable, "-c", _OURS, empty], options.timeout_s)
     total = ranks * entries
+    net_s = {name: cost.cpu_s - start.cpu_s for name, cost in costs.items() if name.startswith("ours")}
     return {
         "frames": frames,
         "folder_bytes": size,
+        "start_cpu_s": round(start.cpu_s, 3),
+        "cpu_us_per_entry_after_start": {n: round(s * 1e6 / total, 3) for n, s in net_s.items()},
         **{name: cost.to_dict(total) for name, cost in costs.items()},
         **_ratios(costs),
     }
