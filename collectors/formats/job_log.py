@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 from collectors.formats import job_log_prefix as prefix
@@ -39,8 +40,6 @@ _WATCH_LINES: Final = 2_000
 _NEAR_LINES: Final = 50
 """A line without a stamp takes that of a line of its stream at most so far above."""
 _ABOVE_LINES: Final = 20
-_SEARCHES_MAX: Final = 20_000
-"""Searches upwards for a stamp, per file: each looks at ``_ABOVE_LINES`` lines."""
 
 OWN_KINDS: Final = frozenset({
     "traceback", "out_of_memory", "device_assert", "cuda_error", "fatal_signal", "numeric", "nan_value",
@@ -117,7 +116,7 @@ class LogParser:
         self._last_stamp: dict[Label, tuple[int, Stamp]] = {}
         self._data, self._at = b"", 0
         self._before: list[bytes] = []
-        self._searches = 0
+        self._searched: tuple[int, Stamp | None] = (-_NEAR_LINES, None)
 
     def feed(self, chunk: bytes) -> None:
         """The next bytes of the file."""
@@ -239,16 +238,18 @@ class LogParser:
         last = self._last_stamp.get(label)
         if last is not None and number - last[0] <= _NEAR_LINES:
             return last[1]
-        if self._searches >= _SEARCHES_MAX:
-            return None
-        self._searches += 1
         other = None
-        for line in self._above():
+        unseen = min(_ABOVE_LINES, number - self._searched[0])
+        for line in islice(self._above(), unseen):
             known = prefix.parse(prefix.clean(line.decode("utf-8", "replace")))
             if known.stamp is not None:
                 if _joined(self._who, known.label) == label:
                     return known.stamp
                 other = other or known.stamp
+        before, stamp = self._searched
+        if other is None and number - before <= _NEAR_LINES:
+            other = stamp
+        self._searched = (number, other)
         return other
 
     def _above(self) -> Iterator[bytes]:

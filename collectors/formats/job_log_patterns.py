@@ -138,7 +138,7 @@ _BUS: Final = (("bus", re.compile(r"\bbusId ([0-9a-fA-F]{1,16})\b")),)
 _NCCL: Final = re.compile(
     r"(?:^|[\s\]])(?P<host>[A-Za-z0-9][\w.-]{0,254}):(?P<pid>\d{1,10}):\d{1,10} \[(?P<gpu>\d{1,4})\]"
 )
-_MPI_PID: Final = re.compile(r"\[(?P<host>[A-Za-z][\w.-]{0,254}):0{0,8}(?P<pid>\d{2,10})\] ")
+_MPI_PID: Final = re.compile(r"\[(?P<host>[A-Za-z][\w.-]{0,254}):(?P<pid>\d{2,10})\] ")
 _EXTRA: Final = {
     "watchdog_timeout": (*_OWNED, *_WATCHDOG),
     "progress": (*_OWNED, ("at_seq", re.compile(r"[Tt]imeout at (?:collective|NCCL work): (\d{1,18})"))),

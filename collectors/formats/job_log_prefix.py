@@ -31,7 +31,8 @@ _ANSI: Final = re.compile(r"\x1b\[[0-9;?]{0,20}[ -/]?[@-~]|\x1b\][^\x07\x1b]{0,2
 _CRI: Final = re.compile(r"(\d{4}-\d\d-\d\dT[\d:.]{8,18}(?:Z|[+-]\d\d:\d\d)) ?(?:(?:stdout|stderr) [FP] ?)?")
 _KUBECTL: Final = re.compile(r"\[(?:pod/)?([a-z0-9][a-z0-9.-]{0,252})/[a-z0-9][a-z0-9.-]{0,62}\] ?")
 _WORD: Final = re.compile(r"\[([A-Za-z_][\w.-]{0,63}?)(\d{1,7})\]: ?")
-_HOST: Final = re.compile(r"\[([A-Za-z][\w.-]{0,254}):(\d{1,5})\](?:: ?| (?!\*))")
+_HOST: Final = re.compile(r"\[([A-Za-z][\w.-]{0,254}):(?:(\d{1,7})\]: ?|(\d{1,3})\] (?!\*))")
+"""Without the second colon a larger number is a process id, as Open MPI prints it."""
 _MPI: Final = re.compile(r"\[\d{1,10},(\d{1,7})\]<std(?:out|err|diag)>: ?")
 _SRUN: Final = re.compile(r" {0,6}(\d{1,6}): ")
 _ISO: Final = re.compile(
@@ -119,7 +120,7 @@ def _docker(line: str) -> tuple[str, Stamp | None]:
         found = json.loads(line)
         text, time = found["log"], found.get("time")
     except (ValueError, KeyError, RecursionError):
-        return line[7:], None
+        return line[7:].lstrip('"'), None
     if not isinstance(text, str):
         return "", None
     return text.rstrip("\n"), _stamp(time) if isinstance(time, str) else None
@@ -134,7 +135,7 @@ def _bracketed(rest: str, label: Label) -> tuple[Label, str] | None:
     elif (match := _MPI.match(rest)) is not None:
         known = label._replace(rank=int(match[1]))
     elif (match := _HOST.match(rest)) is not None:
-        known = label._replace(host=match[1], local_rank=int(match[2]))
+        known = label._replace(host=match[1], local_rank=int(match[2] or match[3]))
     else:
         return None
     return known, rest[match.end() :]

@@ -1,0 +1,58 @@
+"""``clusterwatch analyze`` on folders that hold job logs, beside dumps or alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.analysis.log_texts import timeout, traceback
+from tests.cases.jobs import Call, Halt, Job
+from tests.cases.judged import analyzed, named
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Dumps of a job whose rank 2 lacks the call that the others wait in."""
+    job = Job(4)
+    for _ in range(5):
+        job.every(Call(job.default))
+    job.programs[2].append(Halt())
+    job.every(Call(job.default))
+    return job.run().write(tmp_path / "job")
+
+
+def test_a_timeout_in_the_open_call_proves_the_stall(folder: Path) -> None:
+    alone = analyzed(folder)
+    assert named(alone) == ("missing_rank", [2], []) and alone["confidence"] <= 0.5
+    (folder / "job.log").write_text(timeout(0, seq=alone["seq"]))
+    proven = analyzed(folder)
+    assert named(proven) == ("missing_rank", [2], []) and proven["confidence"] > 0.7
+    assert any("watchdog gave up" in line for line in proven["why"])
+
+
+def test_a_timeout_in_another_call_proves_nothing(folder: Path) -> None:
+    (folder / "job.log").write_text(timeout(0, seq=analyzed(folder)["seq"] + 50))
+    assert analyzed(folder)["confidence"] <= 0.5
+
+
+def test_the_missing_ranks_exception_is_the_cause_in_one_finding(folder: Path) -> None:
+    (folder / "rank2.log").write_text(traceback("ValueError: shard 17 is empty"))
+    found = analyzed(folder)
+    assert named(found) == ("rank_failed", [2], []) and len(found["findings"]) == 1
+    assert (found["cause"], found["op"], found["joined_ranks"]) == ("ValueError", "all_reduce", [0, 1, 3])
+    assert found["exit_code"] == 2
+
+
+def test_logs_alone(tmp_path: Path) -> None:
+    (tmp_path / "rank2.log").write_text(traceback("torch.OutOfMemoryError: CUDA out of memory. Tried 2 GiB"))
+    (tmp_path / "rank0.log").write_text("step 1\n")
+    found = analyzed(tmp_path)
+    assert named(found) == ("out_of_memory", [2], []) and found["problems"] == []
+    assert found["coverage"]["reported"] == 2
+
+
+def test_healthy_logs_alone_are_no_proof(tmp_path: Path) -> None:
+    (tmp_path / "rank0.log").write_text("step 1\n")
+    found = analyzed(tmp_path)
+    assert (found["verdict"], found["exit_code"]) == ("not_enough_data", 3)
