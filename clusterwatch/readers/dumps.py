@@ -67,6 +67,9 @@ def load(blob: Blob, named: Named, *, marked: bool) -> Dump | Unusable | None:
     try:
         data = blob.read(DUMP_MAX_BYTES)
         trace = _decoded(data, blob, named.rank)
+        window = reduce(trace)
+        marks = _marks(trace) if marked else None
+        return Dump(named.rank, blob.name, named.prefix, window, _world(trace, window), marks)
     except UnreadableError as error:
         return Unusable(blob.name, str(error)[:_REASON_MAX_CHARS], named.rank) if named.sure else None
     except TraceError as error:
@@ -77,9 +80,6 @@ def load(blob: Blob, named: Named, *, marked: bool) -> Dump | Unusable | None:
         return Unusable(blob.name, f"{len(data)} bytes: decoding needs more memory than there is", named.rank)
     except Exception as error:  # noqa: BLE001  a file that finds a hole in the decoder costs itself, no more
         return Unusable(blob.name, f"cannot be decoded: {type(error).__name__}", named.rank)
-    window = reduce(trace)
-    marks = _marks(trace) if marked else None
-    return Dump(named.rank, blob.name, named.prefix, window, _world(trace, window), marks)
 
 
 def decoded(blob: Blob, rank: int) -> TraceColumns:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import gzip
 import os
+import signal
 import socket
+import sys
 import tarfile
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
 import zstandard
 
+from clusterwatch.analysis.window import reduce
 from clusterwatch.readers import archives, dumps, folder
+from clusterwatch.readers.archives import Blob
+from clusterwatch.readers.names import Named
+from collectors.formats.columns import TraceColumns
 from tests.data.recorder import Job
 
 
@@ -176,3 +183,96 @@ def test_progress_is_told(tmp_path: Path, job: Job) -> None:
     folder.read(tmp_path, seen.append)
     assert [(p.files_done, p.files) for p in seen] == [(1, 3), (2, 3), (3, 3)]
     assert seen[-1].bytes_done == seen[-1].bytes == sum(p.stat().st_size for p in tmp_path.iterdir())
+
+
+def test_files_that_promise_no_dump_are_nobodys_problem(tmp_path: Path, job: Job) -> None:
+    (tmp_path / "core.3").write_bytes(b"\x7fELF")
+    (tmp_path / "4").write_bytes(job.pickled(0)[:-200])
+    found = folder.read(tmp_path)
+    assert [(p.source, p.rank) for p in found.problems] == [("4", 4)]
+
+
+def test_a_file_that_is_still_being_written_is_read_once_more(job: Job) -> None:
+    whole = job.pickled(1)
+    parts = iter([whole[:300], whole])
+    named = Named("rank_1", 1, "rank_", sure=True)
+    result = dumps.load(Blob("rank_1", lambda most: next(parts)), named, marked=False)
+    assert isinstance(result, dumps.Dump) and result.window.entry_count == 3
+    parts = iter([whole[:300], whole[:400]])
+    result = dumps.load(Blob("rank_1", lambda most: next(parts)), named, marked=False)
+    assert isinstance(result, dumps.Unusable) and "being written" in result.reason
+
+
+@pytest.mark.parametrize("error", [MemoryError(), ZeroDivisionError("hole")])
+def test_a_file_that_finds_a_hole_in_our_code_costs_itself_only(
+    tmp_path: Path, job: Job, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def holed(trace: TraceColumns) -> object:
+        if trace.rank == 2:
+            raise error
+        return reduce(trace)
+
+    monkeypatch.setattr(dumps, "reduce", holed)
+    for rank in range(4):
+        (tmp_path / f"rank_{rank}").write_bytes(job.pickled(rank))
+    found = folder.read(tmp_path)
+    assert ranks(found) == [0, 1, 3]
+    assert [problem.rank for problem in found.problems] == [2]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="copies are forked on Linux only")
+def test_a_reader_that_is_killed_is_named_by_its_file_and_the_rest_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(64)
+    job.all()
+    for rank in range(64):
+        (tmp_path / f"rank_{rank}").write_bytes(job.pickled(rank))
+    here, load = os.getpid(), dumps.load
+
+    def deadly(blob: Blob, named: Named, *, marked: bool) -> object:
+        if os.getpid() != here and named.rank % 8 == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return load(blob, named, marked=marked)
+
+    monkeypatch.setattr(dumps, "load", deadly)
+    found = folder.read(tmp_path, processes=3)
+    lost = {problem.rank for problem in found.problems}
+    assert lost and all(rank is not None and rank % 8 == 0 for rank in lost)
+    assert all("signal 9: out of memory?" in problem.reason for problem in found.problems)
+    assert set(ranks(found)) == set(range(64)) - lost
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_the_number_of_processes_changes_nothing(tmp_path: Path, processes: int) -> None:
+    job = Job(64)
+    for _ in range(20):
+        job.all()
+    for rank in range(64):
+        (tmp_path / f"rank_{rank}").write_bytes(job.pickled(rank)[: None if rank % 9 else 500])
+    found, alone = folder.read(tmp_path, processes=processes), folder.read(tmp_path, processes=1)
+    assert [astuple(window) for window in found.windows] == [astuple(window) for window in alone.windows]
+    assert found.problems == alone.problems and len(found.windows) == 56
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_rings_can_be_had_again_for_the_dumps_that_were_chosen(
+    tmp_path: Path, job: Job, packed: bool
+) -> None:
+    later = Job(4)
+    later.wait(86_400)
+    later.all()
+    for where, what in (("old", job), ("new", later)):
+        (tmp_path / where).mkdir()
+        for rank in range(4):
+            (tmp_path / where / f"rank_{rank}").write_bytes(what.pickled(rank))
+    path = tmp_path
+    if packed:
+        path = tmp_path / "all.tgz"
+        with tarfile.open(path, "w:gz") as archive:
+            archive.add(tmp_path / "old", "old")
+            archive.add(tmp_path / "new", "new")
+    rings = {ring.rank: ring for ring in folder.traces(path, {1, 3})}
+    assert sorted(rings) == [1, 3] and {len(ring.entries) for ring in rings.values()} == {1}
+    again = folder.traces(path, windows=folder.read(path).windows)
+    assert {ring.rank for ring in again} == {0, 1, 2, 3}
