@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from django.http import HttpResponse, HttpResponseBase
 from django.test import Client
+from django.utils.html import escape
 
+from clusterwatch.analysis.verdicts import CATALOGUE
 from clusterwatch.web import verdict_docs
 from tests.web.conftest import SignIn
 from tests.web.seed import Seeded
@@ -43,6 +45,17 @@ def test_every_page_answers_and_every_link_between_pages_leads_to_one(
         assert doc is not None and doc.lead and doc.title
         for other in re.findall(r'href="(/docs/verdicts/[^"#]*)', doc.body):
             assert client.get(other).status_code == 200, f"{word} links to {other}"
+
+
+def test_every_verdict_is_explained_in_four_parts(seeded: Seeded, sign_in: SignIn) -> None:
+    client = sign_in("vera")
+    for word, row in CATALOGUE.items():
+        address = verdict_docs.address(word)
+        assert address == f"/docs/{row.doc}/"
+        html = html_of(client.get(address))
+        parts = ["How we know", "What to do", "When we would be wrong"]
+        assert all(f"<h2>{part}</h2>" in html for part in parts), word
+        assert escape(row.action) in html
 
 
 def test_the_list_holds_every_page(seeded: Seeded, sign_in: SignIn) -> None:
