@@ -112,6 +112,11 @@ class View:
     def op(self, entry: int) -> str:
         return self.recorded(entry).op
 
+    def passed_before(self, what: Passed, sequence: int) -> bool:
+        """Whether the rank passed the same in an earlier call of the group that its dump holds."""
+        held = {*self._entries, *self._older}
+        return any(number < sequence and self.passed(number) == what for number in held)
+
     def passed(self, sequence: int) -> Passed | None:
         """What the rank passed in a call, as far as members must agree; None when no dump holds it."""
         entry = self.entry(sequence)

@@ -81,18 +81,20 @@ class _Siblings:
         self.roles: dict[str, Numbers] = {role: np.array(numbers) for role, numbers in roles.items()}
 
     def say(self, group: Group, sequence: int) -> tuple[Passed, int] | None:
-        """What most siblings passed, of those whose calls before it are the group's own; and how many."""
+        """What most siblings passed, of those whose calls before it are the group's own; and how many. None
+        where no call before it is held: stages of a pipeline share a role and run different programs."""
         others = self.roles[group.role]
         others = others[others != group.number]
         if not len(others):
             return None
         here = self.agreement.agreed(others, sequence)
-        votes = here != 0
+        votes, compared = here != 0, sequence <= 1
         for back in range(1, _ALIGNED_CALLS + 1):
             mine = self.agreement.agreed(np.array([group.number]), sequence - back)[0]
             if mine:
+                compared = True
                 votes &= self.agreement.agreed(others, sequence - back) == mine
-        if not votes.any():
+        if not (compared and votes.any()):
             return None
         digests, counts = np.unique(here[votes], return_counts=True)
         top = int(counts.argmax())
@@ -217,6 +219,8 @@ def _alone(group: Group, siblings: _Siblings) -> Mismatch | None:
     if len(said) != 1 or usual is None or usual[1] < 2 or usual[0] in said.values():
         return None
     ((rank, what),) = said.items()
+    if group.views[rank].passed_before(what, sequence):
+        return None  # what it always does there
     why = f"{usual[1]} sibling groups made this call as {usual[0].text()}"
     over = sequence not in group.views[rank].open
     return Mismatch(_kind({what, usual[0]}), group, sequence, said, (rank,), usual[0], why, over=over)

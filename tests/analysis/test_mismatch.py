@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.analysis.looks import look, said
+from clusterwatch.analysis import Observation, diagnose
+from tests.analysis.looks import look, said, traces
 from tests.data.blocking_job import World
 from tests.data.recorder import Job
 
@@ -164,3 +165,30 @@ def test_a_wrong_size_is_seen_though_the_partner_died_of_it() -> None:
 def test_a_call_like_its_siblings_is_not_blamed_for_a_partner_without_a_dump() -> None:
     job = World("killed", 4).run()
     assert said(look(job, without=(4,))) == ("suspect_no_dump", (), (4,))
+
+
+def staged(history: int) -> Job:
+    """Eight pairs; in the newest call the last stage, pair 7, reduces where the others gather, as ever."""
+    job = Job(16)
+    for number in range(8):
+        job.group(str(number + 1), "cp", (2 * number, 2 * number + 1))
+    job.all()
+    for number in range(8):
+        for _ in range(history):
+            job.all(group=str(number + 1))
+            if number == 7:
+                job.all(group=str(number + 1), op="reduce")
+            else:
+                job.all(group=str(number + 1), op="broadcast")
+        job.all(group=str(number + 1))
+        job.all(group=str(number + 1), op="reduce" if number == 7 else "broadcast", state="scheduled")
+    return job
+
+
+@pytest.mark.parametrize(("history", "keep"), [(3, 60), (3, 1), (0, 1)])
+def test_a_stage_with_a_program_of_its_own_is_not_blamed_when_its_partner_left_no_dump(
+    history: int, keep: int
+) -> None:
+    rings = tuple(ring for ring in traces(staged(history), keep=keep) if ring.rank != 15)
+    found = diagnose(Observation(traces=rings, world_size=16))
+    assert 14 not in found.to_dict()["culprit_ranks"]
