@@ -100,7 +100,7 @@ def _first(tokens: Sequence[Token], kind: str) -> str:
     """Text of the first block of a kind."""
     for token, inline in zip(tokens, tokens[1:], strict=False):
         if token.type == kind:
-            parts = [child.content for child in inline.children or () if child.content]
+            parts = [" " if child.type == "softbreak" else child.content for child in inline.children or ()]
             return " ".join("".join(parts).split())
     return ""
 

@@ -107,6 +107,12 @@ def test_html_in_a_page_is_shown_as_text(pages: Path) -> None:
     assert doc.verdict is not None and doc.badge.word.startswith("Hang")
 
 
+def test_the_lead_is_the_first_paragraph_in_one_line(pages: Path) -> None:
+    (pages / "no_fault.md").write_text("# One\n\nText that goes\non in `code`.\n\nMore.\n")
+    doc = verdict_docs.find("no_fault")
+    assert doc is not None and doc.lead == "Text that goes on in code."
+
+
 def test_a_changed_page_is_rendered_anew(pages: Path) -> None:
     path = pages / "no_fault.md"
     path.write_text("# One\n\nText.\n")
