@@ -1,14 +1,14 @@
 """What the engine needs of one rank's ring, whatever its length: bounded, flat, picklable.
 
 In: ``TraceColumns``. Out: ``Window``. Cost: one pass in numpy, about 0.6 ms for 2,000 entries of 8 groups; a
-window takes 3 to 10 kB whatever the ring holds, so memory follows ranks x groups. A reader may reduce in a
+window takes 5 to 20 kB whatever the ring holds, so memory follows ranks x groups. A reader may reduce in a
 worker process and hand the windows to ``diagnose(Observation(windows=...))``: signatures, call sites and
 groups carry digests that are equal in every process, so windows compare without being decoded.
 
 Names that stay for users of the engine: ``World.windows``, ``World.groups``, ``World.size``,
 ``World.no_dump``, ``World.groups_of(rank)``; ``Group.name/desc/members/ordered/views/high/role/ref``;
 ``View.rank/window/low/high/open/timed_out/p2p_open/issued()/entry()/first_open`` and, of an entry that
-``entry()`` gives, ``View.op/state/retired/created_ns/site/signature``. ``Group.views`` builds a ``View`` when
+``entry()`` gives, ``View.op/state/retired/created_ns/site/recorded``. ``Group.views`` builds a ``View`` when
 it is asked for.
 """
 
