@@ -40,7 +40,7 @@ from tests.torch.moves import Injected, stand_still
 LANES: Final = 3
 """Scenarios at a time: most of them only wait for QUIET_S to pass."""
 
-QUIET_S: Final = 0.6
+QUIET_S: Final = 0.8
 """No rank has used CPU for so long: they wait for each other."""
 LIMIT_S: Final = 60.0
 """Of one scenario, and of the dumps of one."""
@@ -68,10 +68,18 @@ class Rank:
                 self.exit = f"signal {status}" if os.WIFSIGNALED(status) else f"exit {status >> 8}"
         return not self.exit
 
-    def used_ticks(self) -> int:
-        """CPU of all its threads so far, in ticks of 10 ms; proc(5), fields 14 and 15."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return int(fields[11]) + int(fields[12])
+    def used_ticks(self) -> int | None:
+        """CPU of all its threads in ticks of 10 ms; None while one could run: it may only lack a core."""
+        ticks = 0
+        for path in Path(f"/proc/{self.pid}/task").glob("*/stat"):
+            try:
+                fields = path.read_text().rpartition(")")[2].split()  # proc(5): fields[0] is the state
+            except OSError:  # the thread has just ended
+                return None
+            if fields[0] in "RD":
+                return None
+            ticks += int(fields[11]) + int(fields[12])
+        return ticks
 
 
 def main() -> None:
@@ -129,13 +137,14 @@ def run(scenario: dict[str, Any], folder: Path) -> list[str]:
 
 def _wait(ranks: list[Rank], shared: mmap.mmap) -> None:
     """Until nothing can move any more: all are through, or gone, or without CPU for QUIET_S."""
-    until_s, used, since_s = time.monotonic() + LIMIT_S, -1, time.monotonic()
+    until_s, since_s = time.monotonic() + LIMIT_S, time.monotonic()
+    used: list[int | None] = []
     while time.monotonic() < until_s:
         living = [(number, rank) for number, rank in enumerate(ranks) if rank.poll()]
         if all(shared[number] == DONE for number, _ in living):
             return
-        now = sum(rank.used_ticks() for _, rank in living)
-        if now != used:
+        now = [rank.used_ticks() for _, rank in living]
+        if now != used or None in now:
             used, since_s = now, time.monotonic()
         elif time.monotonic() - since_s > QUIET_S:
             return
