@@ -15,7 +15,9 @@ from typing import Final, Protocol
 from collectors import hook_messages as messages
 from collectors import processes, stacks
 from collectors.clock import Clock
-from collectors.formats import flight_recorder, trace
+from collectors.formats import columns as trace_columns
+from collectors.formats import flight_recorder
+from collectors.formats.trace import TraceError
 from collectors.hook_messages import clip
 from collectors.hook_server import HookConnection, HookError
 from collectors.ranks import Emit, RankState, RankTable
@@ -134,7 +136,7 @@ class Capturer:
         try:
             async with self._decoding:
                 columns = await asyncio.to_thread(_columns, blob, state.id.rank, source, taken_ns)
-        except trace.TraceError as error:
+        except TraceError as error:
             self._emit(self._unreadable(state, want, str(error)))
             return f"{want}: unreadable dump: {error}"
         self._emit(
@@ -256,7 +258,7 @@ def _is_stopped(state: RankState) -> bool:
 
 def _columns(blob: bytes, rank: int, source: str, taken_ns: int) -> bytes:
     """A raw dump as the wire carries it. Runs in a thread. Raises ``TraceError``."""
-    columns = trace.pack(flight_recorder.decode(blob, rank=rank, source=source, taken_ns=taken_ns))
+    columns = trace_columns.pack(flight_recorder.decode(blob, rank=rank, source=source, taken_ns=taken_ns))
     if len(columns) > limits.RECORD_MAX_BYTES - 4_096:
-        raise trace.TraceError(f"{len(columns)} packed bytes are over the limit of a record")
+        raise TraceError(f"{len(columns)} packed bytes are over the limit of a record")
     return columns

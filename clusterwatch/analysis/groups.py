@@ -20,7 +20,7 @@ from clusterwatch.analysis.placing import Placing
 from clusterwatch.analysis.rows import JobRows
 from clusterwatch.analysis.tables import Window
 from clusterwatch.analysis.window import reduce
-from collectors.formats.columns import NULL, TraceColumns, from_trace
+from collectors.formats.columns import NULL
 
 __all__ = ["Group", "World", "build", "newest", "reduced"]
 
@@ -71,8 +71,7 @@ class World:
 
 def reduced(observation: Observation) -> list[Window]:
     """All windows of an observation; traces are reduced. Cost: O(entries)."""
-    traces = (t if isinstance(t, TraceColumns) else from_trace(t) for t in observation.traces)
-    return [*observation.windows, *map(reduce, traces)]
+    return [*observation.windows, *map(reduce, observation.traces)]
 
 
 def newest(windows: list[Window]) -> dict[int, Window]:

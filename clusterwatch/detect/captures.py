@@ -22,8 +22,8 @@ from clusterwatch.detect.scene import Scene
 from clusterwatch.jobs.models import Capture
 from clusterwatch.jobs.services import request_capture
 from clusterwatch.store import captures as stored
-from collectors.formats import trace
-from collectors.formats.trace import RankTrace
+from collectors.formats.columns import TraceColumns, unpack
+from collectors.formats.trace import TraceError
 from collectors.wire.records import CaptureWant
 
 BY: Final = "detect"
@@ -103,16 +103,16 @@ def observe(scene: Scene, world: int, found: Answers, stall_s: float | None, adv
     )
 
 
-def _traces(scene: Scene, world: int, found: Answers) -> tuple[list[RankTrace], list[InputProblem]]:
-    traces: dict[int, RankTrace] = {}
+def _traces(scene: Scene, world: int, found: Answers) -> tuple[list[TraceColumns], list[InputProblem]]:
+    traces: dict[int, TraceColumns] = {}
     problems: list[InputProblem] = []
     for row in stored.traces(found.ids, scene.job.attempt) if found.ids else ():
         if row.world != scene.worlds[world]:
             continue
         source = f"capture {row.capture_id}"
         try:
-            one = trace.unpack(row.columns)
-        except trace.TraceError as fault:
+            one = unpack(row.columns)
+        except TraceError as fault:
             problems.append(InputProblem(source, str(fault), row.rank))
             continue
         held = traces.get(row.rank)

@@ -15,7 +15,7 @@ from clusterwatch.analysis.model import Diagnosis, Finding, Observation, RankFac
 from clusterwatch.analysis.progress import WorldState
 from clusterwatch.detect.scene import Scene
 from clusterwatch.incidents.services import Piece
-from collectors.formats import trace
+from collectors.formats.columns import pack
 
 RANKS_KEPT: Final = 64
 """Ranks whose facts, stacks and traces are frozen."""
@@ -126,7 +126,7 @@ def _traces(seen: Observation, kept: Sequence[int]) -> Piece | None:
     if not seen.traces:
         return None
     chosen = [t for t in seen.traces if t.rank in set(kept)]
-    rows = {t.rank: base64.b64encode(trace.pack(t)).decode() for t in chosen}
-    payload = {"format": "collectors.formats.trace.pack, base64", "ranks": rows, "total": len(seen.traces)}
+    rows = {t.rank: base64.b64encode(pack(t)).decode() for t in chosen}
+    payload = {"format": "collectors.formats.columns.pack, base64", "ranks": rows, "total": len(seen.traces)}
     title = f"Rings of {len(rows)} of {len(seen.traces)} ranks that gave one"
     return Piece("trace", title, "flight recorder", payload, 0.5)

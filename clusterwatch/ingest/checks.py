@@ -16,7 +16,8 @@ from typing import Any, Final
 import msgspec
 import zstandard
 
-from collectors.formats import trace as trace_format
+from collectors.formats import columns as trace_format
+from collectors.formats.trace import TraceError
 from collectors.wire import blocks, codec, limits, records
 
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
@@ -78,7 +79,7 @@ def check(
         if _is_expired(record.t_ns, now_ns, retention_ns.get(str(tag), _INT8_MAX)):
             return Checked(sequence, size, expired=True)
         return Checked(sequence, size, record=_check_content(record))
-    except (codec.WireError, Rejected, blocks.BlockError, trace_format.TraceError) as error:
+    except (codec.WireError, Rejected, blocks.BlockError, TraceError) as error:
         return Checked(sequence, size, reason=str(error)[:500])
 
 

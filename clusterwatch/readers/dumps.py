@@ -17,7 +17,7 @@ from clusterwatch.analysis.window import reduce
 from clusterwatch.readers.archives import Blob, UnreadableError, label
 from clusterwatch.readers.names import Named
 from collectors.formats.columns import NULL, TraceColumns
-from collectors.formats.flight_recorder import DUMP_MAX_BYTES, decode_columns
+from collectors.formats.flight_recorder import DUMP_MAX_BYTES, decode
 from collectors.formats.trace import TraceError
 
 _REASON_MAX_CHARS: Final = 300
@@ -84,19 +84,19 @@ def load(blob: Blob, named: Named, *, marked: bool) -> Dump | Unusable | None:
 
 def decoded(blob: Blob, rank: int) -> TraceColumns:
     """The whole ring in a file. Raises ``TraceError``, ``UnreadableError``."""
-    return decode_columns(blob.read(DUMP_MAX_BYTES), rank, blob.name)
+    return decode(blob.read(DUMP_MAX_BYTES), rank, blob.name)
 
 
 def _decoded(data: bytes, blob: Blob, rank: int) -> TraceColumns:
     """As ``decoded``; a file that has grown since is read once more: its writer may just have ended."""
     try:
-        return decode_columns(data, rank, blob.name)
+        return decode(data, rank, blob.name)
     except TraceError:
         again = blob.read(DUMP_MAX_BYTES)
         if len(again) <= len(data):
             raise
         try:
-            return decode_columns(again, rank, blob.name)
+            return decode(again, rank, blob.name)
         except TraceError as error:
             raise TraceError(f"{error}; it was being written while it was read") from error
 

@@ -16,7 +16,7 @@ from django.db import connection
 
 @dataclass(frozen=True, slots=True)
 class StoredTrace:
-    """A recorder's ring of one rank; ``columns`` is ``collectors.formats.trace.pack`` output."""
+    """A recorder's ring of one rank; ``columns`` is ``collectors.formats.columns.pack`` output."""
 
     world: str
     rank: int

@@ -110,7 +110,7 @@ def newest_step_ns(job_id: int, attempt: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class NewestTrace:
-    """``columns`` is ``collectors.formats.trace.pack`` output."""
+    """``columns`` is ``collectors.formats.columns.pack`` output."""
 
     t_ns: int
     want: str

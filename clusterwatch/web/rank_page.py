@@ -12,7 +12,8 @@ from clusterwatch.jobs.progress import GroupView, RankView
 from clusterwatch.store.rank_history import NewestStacks, NewestTrace
 from clusterwatch.web.job_page import RANK_BADGES
 from clusterwatch.web.words import Badge
-from collectors.formats.trace import RankTrace, TraceError, unpack
+from collectors.formats.columns import NULL, STATES, TraceColumns, unpack
+from collectors.formats.trace import TraceError
 
 CALLS_SHOWN = 30
 FRAMES_SHOWN = 40
@@ -129,22 +130,26 @@ def _trace(stored: NewestTrace) -> TraceView:
     return TraceView(stored.recorder, stored.want, taken_at, calls[:CALLS_SHOWN], len(calls), trace.truncated)
 
 
-def _call(trace: RankTrace, row: int) -> Call:
+def _call(trace: TraceColumns, row: int) -> Call:
     entries = trace.entries
-    group = trace.groups[entries.group[row]]
-    state = entries.state[row]
-    number = entries.p2p_sequence[row] if entries.is_p2p[row] else entries.sequence[row]
-    created = entries.created_ns[row]
+    group, what = trace.groups[entries.group[row]], trace.signatures[entries.signature[row]]
+    state = STATES[entries.state[row]]
+    number = _known(entries.p2p_sequence[row] if what.is_p2p else entries.sequence[row])
+    created, duration = _known(entries.created_ns[row]), _known(entries.duration_ns[row])
     return Call(
         group=group.desc or group.name,
         number=number,
-        op=entries.op[row],
+        op=what.op,
         state=state,
-        badge=_CALL_BADGES.get(state, Badge("unknown", state or "unknown")),
-        sizes=_sizes(entries.input_sizes[row], entries.input_dtypes[row]),
-        created_at=_moment(created) if created else None,
-        duration_ms=entries.duration_ms[row],
+        badge=_CALL_BADGES[state],
+        sizes=_sizes(what.input_sizes, what.input_dtypes),
+        created_at=None if created is None else _moment(created),
+        duration_ms=None if duration is None else duration / 1e6,
     )
+
+
+def _known(value: int) -> int | None:
+    return None if value == NULL else value
 
 
 def _sizes(sizes: Sequence[Sequence[int]], dtypes: Sequence[str]) -> str:

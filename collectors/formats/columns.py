@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 import zstandard
 
-from collectors.formats.trace import RankTrace, TraceError, TraceGroup
+from collectors.formats.trace import TraceError, TraceGroup
 from collectors.wire import limits
 
 NULL: Final = -1
@@ -307,41 +307,3 @@ def _below_null(column: array[int]) -> bool:
     for each."""
     signs = column.tobytes()[7 if sys.byteorder == "little" else 0 :: 8].translate(None, _NOT_NEGATIVE)
     return bool(signs) and (bool(signs.strip(b"\xff")) or column.count(NULL) != len(signs))
-
-
-def from_trace(trace: RankTrace) -> TraceColumns:
-    """The same dump as columns."""
-    old = trace.entries
-    signatures: dict[Signature, int] = {}
-    stacks: dict[tuple[str, ...], int] = {}
-    made = [
-        Signature(*row)
-        for row in zip(
-            old.op, old.is_p2p, old.input_sizes, old.output_sizes, old.input_dtypes, old.output_dtypes,
-            strict=True,
-        )
-    ]  # fmt: skip
-    entries = Entries(
-        record_id=array("q", old.record_id),
-        group=array("i", old.group),
-        sequence=_filled(old.sequence),
-        p2p_sequence=_filled(old.p2p_sequence),
-        op_id=_filled(old.op_id),
-        signature=array("i", [signatures.setdefault(item, len(signatures)) for item in made]),
-        stack=array("i", [stacks.setdefault(item, len(stacks)) if item else NULL for item in old.frames]),
-        state=array("b", [STATES.index(word) for word in old.state]),
-        retired=array("b", old.retired),
-        created_ns=_filled(old.created_ns),
-        started_ns=_filled(old.started_ns),
-        completed_ns=_filled(old.completed_ns),
-        duration_ns=_filled([None if d is None else int(d * 1e6) for d in old.duration_ms]),
-        timeout_ms=_filled(old.timeout_ms),
-    )
-    return TraceColumns(
-        trace.rank, trace.version, trace.backend, trace.groups, tuple(signatures), tuple(stacks), entries,
-        trace.source, trace.taken_ns,
-    )  # fmt: skip
-
-
-def _filled(values: list[int | None]) -> array[int]:
-    return array("q", [NULL if value is None else value for value in values])

@@ -24,7 +24,6 @@ import msgspec
 
 from collectors.formats import plain_pickle, recorder_rows
 from collectors.formats.columns import COLUMNS, TYPE_OF, Entries, TraceColumns
-from collectors.formats.recorder_lists import decode as decode
 from collectors.formats.recorder_rows import RawEntries
 from collectors.formats.recorder_tables import trace_of
 from collectors.formats.trace import TraceError
@@ -48,7 +47,7 @@ def _compiled_reader() -> Any:
 compiled_reader: Final = _compiled_reader()
 
 
-def decode_columns(
+def decode(
     data: bytes, rank: int, source: str = "", taken_ns: int | None = None, *, compiled: bool = True
 ) -> TraceColumns:
     """One dump as columns.

@@ -321,7 +321,7 @@ class Steps(Record, tag="steps", frozen=True):
 
 
 class Trace(Record, tag="trace", frozen=True):
-    """A recorder ring of one rank: ``columns`` is ``collectors.formats.trace.pack`` output."""
+    """A recorder ring of one rank: ``columns`` is ``collectors.formats.columns.pack`` output."""
 
     t_ns: int
     id: RankId

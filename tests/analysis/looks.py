@@ -8,8 +8,8 @@ from typing import Any
 
 from clusterwatch.analysis import Diagnosis, Observation, diagnose
 from clusterwatch.analysis.model import ExceptionFact, ProcessState, RankFacts, RankStacks, StackThread
+from collectors.formats.columns import TraceColumns
 from collectors.formats.flight_recorder import decode
-from collectors.formats.trace import RankTrace
 from tests.data.recorder import Job
 
 WAITING = ("<module> (job.py:5)", "step (job.py:9)", "recv (/x/torch/distributed/distributed_c10d.py:100)")
@@ -22,7 +22,7 @@ LOADING = (
 SPINNING = ("<module> (job.py:5)", "spin (/opt/train/job.py:88)")
 
 
-def traces(job: Job, without: Container[int] = (), keep: int | None = None) -> tuple[RankTrace, ...]:
+def traces(job: Job, without: Container[int] = (), keep: int | None = None) -> tuple[TraceColumns, ...]:
     return tuple(decode(job.pickled(r, keep), r, f"rank_{r}") for r in range(job.world) if r not in without)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from clusterwatch.analysis import CATALOGUE, Observation, diagnose, exit_code
 from clusterwatch.analysis.model import InputProblem, KnownGroup
-from collectors.formats.trace import RankTrace
+from collectors.formats.columns import TraceColumns
 from tests.analysis.looks import SPINNING, WAITING, facts, killed, look, said, stack, traces
 from tests.data.blocking_job import World
 from tests.data.recorder import Job
@@ -105,7 +105,7 @@ def test_the_hooks_groups_beat_what_gloo_dumps_say() -> None:
 def test_groups_of_one_name_stay_two() -> None:
     job = Job(4)
     job.all()
-    dumps: list[RankTrace] = []
+    dumps: list[TraceColumns] = []
     for pair in ((0, 1), (2, 3)):
         half = Job(4)
         half.group("1", "tp", pair)

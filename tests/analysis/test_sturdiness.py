@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from clusterwatch.analysis import Diagnosis, Observation, diagnose
 from clusterwatch.analysis.window import reduce
-from collectors.formats.columns import TraceColumns, from_trace, pack, unpack
+from collectors.formats.columns import TraceColumns, pack, unpack
 from tests.analysis.looks import traces
 from tests.data.blocking_job import World
 from tests.data.recorder import Job, name_of, parallel, steps
@@ -53,7 +53,7 @@ JOBS: dict[str, Any] = {
 
 
 def dumps(name: str, keep: int | None = None) -> list[TraceColumns]:
-    return list(map(from_trace, traces(JOBS[name](), keep=keep)))
+    return list(traces(JOBS[name](), keep=keep))
 
 
 def answer(given_traces: Sequence[TraceColumns], **what: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 
 from clusterwatch.analysis import tables, window
 from clusterwatch.analysis.window import Window, reduce
-from collectors.formats.columns import TraceColumns, from_trace
+from collectors.formats.columns import TraceColumns
 from tests.analysis.looks import traces
 from tests.data.recorder import Job
 
@@ -19,7 +19,7 @@ def of(job: Job, rank: int = 0, keep: int | None = None) -> Window:
 
 
 def columns_of(job: Job, rank: int = 0, keep: int | None = None) -> TraceColumns:
-    return from_trace(next(t for t in traces(job, keep=keep) if t.rank == rank))
+    return next(t for t in traces(job, keep=keep) if t.rank == rank)
 
 
 def long_job(calls: int) -> Job:

@@ -18,7 +18,7 @@ import pytest
 from collectors import capture, processes, stacks
 from collectors.capture import Capturer
 from collectors.clock import SystemClock
-from collectors.formats import trace
+from collectors.formats.columns import unpack
 from collectors.wire import records
 from tests.collectors.fakes import spawn_hook, until
 from tests.collectors.test_hook_server import Node
@@ -92,10 +92,10 @@ async def test_traces_of_all_ranks_come_as_columns(bench: Bench) -> None:
     await bench.ranks(2, dump=pickle.dumps(DUMP, protocol=2))
     done = await bench.order("ring")
     assert (done.answered, done.silent) == ([0, 1], {})
-    traces = {told.id.rank: trace.unpack(told.columns) for told in bench.of(records.Trace)}
+    traces = {told.id.rank: unpack(told.columns) for told in bench.of(records.Trace)}
     assert set(traces) == {0, 1}
     assert traces[1].rank == 1
-    assert traces[1].entries.op == ["all_reduce"]
+    assert [what.op for what in traces[1].signatures] == ["all_reduce"]
 
 
 async def test_hook_stacks_are_enough_when_nobody_is_suspected(bench: Bench) -> None:

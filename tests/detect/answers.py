@@ -9,7 +9,7 @@ from psycopg.types.json import Jsonb
 
 from clusterwatch.jobs.models import Capture
 from clusterwatch.store.series import PartitionCache, Rows
-from collectors.formats import trace
+from collectors.formats.columns import pack
 from collectors.formats.flight_recorder import decode
 from tests.data import recorder
 from tests.detect.fake_job import FakeJob
@@ -58,7 +58,7 @@ def answer(
             )
             who = (job.job.pk, job.job.attempt, "", rank, job.ranks[rank].row.pid, capture.pk)
             if rings is not None and rank not in set(without):
-                columns = trace.pack(decode(rings.pickled(rank), rank, "test"))
+                columns = pack(decode(rings.pickled(rank), rank, "test"))
                 rows.add(
                     "trace", (*head, *who, "ring", "generic", b"junk" if rank in set(damaged) else columns)
                 )

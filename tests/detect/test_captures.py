@@ -8,7 +8,7 @@ import pytest
 
 from clusterwatch.incidents.queries import evidence_json
 from clusterwatch.jobs.models import Capture
-from collectors.formats import trace
+from collectors.formats.columns import unpack
 from tests.data import recorder
 from tests.detect.answers import LOADING, WAITING, answer, captures_of
 from tests.detect.fake_job import SECOND, FakeJob, at
@@ -145,7 +145,7 @@ def test_evidence_outlives_the_job(fake_job: FakeJob) -> None:
     assert {"collective_state", "stacks", "process", "trace"} <= set(pieces)
     assert "data.py:33" in pieces["stacks"].title
     packed = evidence_json(pieces["trace"])["ranks"]["3"]
-    assert len(trace.unpack(base64.b64decode(packed)).entries) == 5
+    assert len(unpack(base64.b64decode(packed)).entries) == 5
 
 
 def test_captures_of_another_stall_are_not_mixed_in(fake_job: FakeJob) -> None:

@@ -9,7 +9,7 @@ import pytest
 import zstandard
 
 from clusterwatch.ingest.checks import check
-from collectors.formats import trace
+from collectors.formats import columns
 from collectors.wire import blocks, codec, limits, records
 
 NOW_NS = 1_800_000_000 * 10**9
@@ -111,13 +111,13 @@ def test_a_bad_record_is_rejected_with_a_word_that_helps(record: Any, word: str)
 
 
 def test_a_trace_must_unpack_and_be_of_the_rank_that_sent_it() -> None:
-    made = trace.RankTrace(3, "2.10", "nccl", (), trace.TraceEntries())
-    sound = records.Trace(NOW_NS, RANK, 1, None, "ring", "nccl", trace.pack(made))
+    made = columns.TraceColumns(3, "2.10", "nccl", (), (), (), columns.Entries())
+    sound = records.Trace(NOW_NS, RANK, 1, None, "ring", "nccl", columns.pack(made))
     assert reason(sound) == ""
-    foreign = trace.pack(trace.RankTrace(4, "2.10", "nccl", (), trace.TraceEntries()))
+    foreign = columns.pack(columns.TraceColumns(4, "2.10", "nccl", (), (), (), columns.Entries()))
     assert "rank 4" in reason(records.Trace(NOW_NS, RANK, 1, None, "ring", "nccl", foreign))
     assert "not a packed trace" in reason(records.Trace(NOW_NS, RANK, 1, None, "ring", "nccl", b"x"))
-    assert "recorder" in reason(records.Trace(NOW_NS, RANK, 1, None, "ring", "what", trace.pack(made)))
+    assert "recorder" in reason(records.Trace(NOW_NS, RANK, 1, None, "ring", "what", columns.pack(made)))
 
 
 def test_a_bomb_is_rejected_without_being_unpacked() -> None:

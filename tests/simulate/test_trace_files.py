@@ -15,7 +15,7 @@ import pytest
 from clusterwatch.simulate.trace_files import PickleWriter, json_dump, write_json, write_pickles
 from clusterwatch.simulate.traces import Fault, Kind, Layout, StepShape, TraceJob
 from collectors.formats.columns import COLUMNS, NULL, TraceColumns
-from collectors.formats.flight_recorder import decode_columns
+from collectors.formats.flight_recorder import decode
 
 FIVE = Layout(tensor=2, context=2, pipeline=3, data=4, expert=2)
 JOBS = {
@@ -42,13 +42,13 @@ def told(trace: TraceColumns, frames: bool = True) -> dict[str, Any]:
 def test_a_decoded_pickle_is_the_trace(name: str, repeat_frames: bool) -> None:
     writer = PickleWriter(repeat_frames)
     for trace in JOBS[name].traces():
-        assert told(decode_columns(writer.pickle(trace), trace.rank, trace.source)) == told(trace)
+        assert told(decode(writer.pickle(trace), trace.rank, trace.source)) == told(trace)
 
 
 @pytest.mark.parametrize("name", JOBS)
 def test_a_decoded_json_dump_is_the_trace_without_its_stacks(name: str) -> None:
     for trace in JOBS[name].traces():
-        found = told(decode_columns(json_dump(trace), trace.rank, trace.source))
+        found = told(decode(json_dump(trace), trace.rank, trace.source))
         assert found == told(trace, frames=False)
 
 

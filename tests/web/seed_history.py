@@ -10,7 +10,8 @@ from psycopg.types.json import Jsonb
 
 from clusterwatch.jobs.models import Capture, Group, Job, Rank
 from clusterwatch.store import series
-from collectors.formats.trace import RankTrace, TraceEntries, TraceGroup, pack
+from collectors.formats.columns import COMPLETED, NULL, SCHEDULED, Entries, Signature, TraceColumns, pack
+from collectors.formats.trace import TraceGroup
 from tests.web.seed_facts import SEQUENCE, STALL_S, STUCK_RANK, hang_diagnosis
 
 
@@ -54,35 +55,32 @@ def captures(job: Job, ranks: list[Rank], groups: list[Group]) -> None:
     rows.write()
 
 
-def _trace_of(rank: Rank, groups: list[Group]) -> RankTrace:
+def _trace_of(rank: Rank, groups: list[Group]) -> TraceColumns:
     mine = [g for g in groups if rank.rank in g.ranks]
     last = SEQUENCE if rank.rank != STUCK_RANK else SEQUENCE - 1
     now = time.time_ns() - STALL_S * 10**9
-    entries = TraceEntries()
+    entries = Entries()
     for place in range(24):
         number = last - 23 + place
         newest = place == 23 and rank.rank != STUCK_RANK
         entries.record_id.append(900 + place)
         entries.group.append(place % len(mine))
         entries.sequence.append(number)
-        entries.p2p_sequence.append(None)
+        entries.p2p_sequence.append(NULL)
         entries.op_id.append(number)
-        entries.op.append("all_reduce" if place % 3 else "all_gather")
-        entries.is_p2p.append(False)
-        entries.state.append("scheduled" if newest else "completed")
+        entries.signature.append(0 if place % 3 else 1)
+        entries.stack.append(NULL)
+        entries.state.append(SCHEDULED if newest else COMPLETED)
         entries.retired.append(not newest)
         entries.created_ns.append(now - (23 - place) * 40_000_000)
-        entries.started_ns.append(None)
-        entries.completed_ns.append(None)
-        entries.duration_ms.append(None if newest else 3.1 + place % 5)
+        entries.started_ns.append(NULL)
+        entries.completed_ns.append(NULL)
+        entries.duration_ns.append(NULL if newest else 3_100_000 + place % 5 * 1_000_000)
         entries.timeout_ms.append(1_800_000)
-        entries.input_sizes.append(((1024, 256),))
-        entries.output_sizes.append(((1024, 256),))
-        entries.input_dtypes.append(("Float",))
-        entries.output_dtypes.append(("Float",))
-        entries.frames.append(())
     trace_groups = tuple(TraceGroup(g.name, g.desc, tuple(g.ranks)) for g in mine)
-    return RankTrace(rank.rank, "2.10", "gloo", trace_groups, entries, taken_ns=time.time_ns())
+    sizes, dtypes = ((1024, 256),), ("Float",)
+    calls = tuple(Signature(op, False, sizes, sizes, dtypes, dtypes) for op in ("all_reduce", "all_gather"))
+    return TraceColumns(rank.rank, "2.10", "gloo", trace_groups, calls, (), entries, taken_ns=time.time_ns())
 
 
 def steps(job: Job, ranks: list[Rank]) -> None:

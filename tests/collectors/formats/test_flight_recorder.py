@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collectors.formats.columns import COMPLETED, NULL, SCHEDULED, TraceColumns, check, pack, unpack
 from collectors.formats.flight_recorder import DUMP_MAX_BYTES, decode
-from collectors.formats.trace import RankTrace, TraceError, check, pack, unpack
+from collectors.formats.trace import TraceError
 from collectors.wire import limits
 from tests.data.recorder import Job
 
@@ -46,20 +47,22 @@ def test_pickle_and_json_tell_the_same_story() -> None:
 def test_reads_the_fields_of_an_entry() -> None:
     trace = decode(two_ranks().pickled(0), 0, "file", 5)
     rows = trace.entries
+    calls = [trace.signatures[at] for at in rows.signature]
     assert (trace.version, trace.backend, trace.source, trace.taken_ns) == ("2.10", "nccl", "file", 5)
-    assert rows.op == ["all_reduce", "_all_gather_base", "send 0->1"]
-    assert rows.sequence == [1, 1, 1]
-    assert rows.is_p2p == [False, False, True]
-    assert rows.input_sizes[1] == ((4, 8),) and rows.output_sizes[1] == ((8, 8),)
+    assert [call.op for call in calls] == ["all_reduce", "_all_gather_base", "send 0->1"]
+    assert [call.is_p2p for call in calls] == [False, False, True]
+    assert calls[1].input_sizes == ((4, 8),) and calls[1].output_sizes == ((8, 8),)
+    assert list(rows.sequence) == [1, 1, 1] and list(rows.stack) == [NULL] * 3
+    assert list(rows.state) == [COMPLETED, COMPLETED, SCHEDULED]
     assert [trace.groups[g].desc for g in rows.group] == ["default_pg", "tp", "default_pg"]
     assert trace.groups[1].ranks == (0, 1)
     check(trace)
 
 
-def test_unknown_is_none_and_never_zero_or_minus_one() -> None:
+def test_unknown_is_told_and_never_zero() -> None:
     trace = decode(two_ranks().json(0), 0)
-    assert trace.entries.started_ns == [None, None, None]
-    assert trace.entries.completed_ns[2] is None
+    assert list(trace.entries.started_ns) == [NULL] * 3
+    assert trace.entries.completed_ns[2] == NULL
     assert all(group.last_started is None for group in trace.groups)
 
 
@@ -103,7 +106,7 @@ def test_reads_every_known_major_version(version: str) -> None:
 def test_old_entries_without_newer_fields_are_read() -> None:
     old = {"pg_id": 0, "seq_id": 7, "profiling_name": "nccl:all_reduce", "state": "completed"}
     trace = decode(pickle.dumps({"version": "1.5", "entries": [old]}, protocol=2), 0)
-    assert trace.entries.sequence == [7] and trace.groups[0].name == "0"
+    assert list(trace.entries.sequence) == [7] and trace.groups[0].name == "0"
 
 
 @pytest.mark.parametrize(
@@ -160,17 +163,17 @@ def test_shared_objects_are_converted_once() -> None:
     row = two_ranks().dump(0)["entries"][0] | {"input_sizes": shapes}
     trace = decode(pickle.dumps({"version": "2.10", "entries": [row] * 20_000}, protocol=2), 0)
     assert len(trace.entries) == 20_000
-    assert trace.entries.input_sizes[0] is trace.entries.input_sizes[-1]
+    assert len(trace.signatures) == 1 and len(trace.signatures[0].input_sizes) == 8_000
 
 
 def test_stacks_are_read_innermost_first_and_capped() -> None:
     frames = [{"name": f"f{n}", "filename": "job.py", "line": n} for n in range(400)]
     trace = decode(entry(frames=frames), 0)
-    assert trace.entries.frames[0][0] == "f0 (job.py:0)"
-    assert len(trace.entries.frames[0]) == limits.FRAMES_PER_STACK_MAX
+    assert trace.stacks[0][0] == "f0 (job.py:0)"
+    assert len(trace.stacks[0]) == limits.FRAMES_PER_STACK_MAX
 
 
-def sound(data: bytes) -> RankTrace | None:
+def sound(data: bytes) -> TraceColumns | None:
     """The decoder either refuses in words or gives a trace that survives the wire."""
     try:
         trace = decode(data, 0)
