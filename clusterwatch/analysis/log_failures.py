@@ -36,7 +36,8 @@ _PEER: Final = re.compile(
 """Words of exceptions that a rank gets from its peers' trouble: gloo, NCCL, TCPStore, torchelastic."""
 _ENDED: Final = frozenset({
     "KeyboardInterrupt", "SystemExit", "SignalException", "ChildFailedError", "GeneratorExit",
-    "ProcessExitedException", "ProcessRaisedException", "RendezvousClosedError", "RendezvousTimeoutError", "BdbQuit",
+    "ProcessExitedException", "ProcessRaisedException", "RendezvousClosedError", "RendezvousTimeoutError",
+    "BdbQuit",
 })  # fmt: skip
 _MEMORY: Final = re.compile(
     r"out ?of ?memory|cannot allocate memory|can't allocate memory|std::bad_alloc|memoryerror", re.IGNORECASE

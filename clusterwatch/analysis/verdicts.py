@@ -79,8 +79,8 @@ _ROWS: Final = (
             "Take a native stack of the suspects (py-spy dump --native): their watchdog does not run, so the "
             "states of their calls are old."),
     Verdict("numeric", "crash", _CRITICAL, Owner.USER,
-            "Do not resume from a checkpoint written after the first NaN; check the last good step's data, the loss "
-            "scale, and whether one host is in all bad runs.", decisive=True),
+            "Do not resume from a checkpoint written after the first NaN; check the last good step's data, "
+            "the loss scale, and whether one host is in all bad runs.", decisive=True),
     Verdict("restart_loop", "crash", _CRITICAL, Owner.USER,
             "Stop the restarts: each attempt fails in the same way. Fix the failure below first.",
             decisive=True),

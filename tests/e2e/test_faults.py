@@ -60,7 +60,11 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("kind", list(EXPECTED))
+NEED_ROOT = {"host_netns"}
+KINDS = [pytest.param(kind, marks=pytest.mark.root) if kind in NEED_ROOT else kind for kind in EXPECTED]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_names_the_right_rank(kind: str, product: Product, tmp_path: Path, figures: list[str]) -> None:
     expected = EXPECTED[kind]
     plan = Plan(state_dir=product.folder, fault=kind, fault_rank=RANK, fault_step=60, folder=tmp_path)
