@@ -130,19 +130,22 @@ def _unequal(one: Half, other: Half) -> bool:
     return bool(one.dtypes and other.dtypes and one.dtypes != other.dtypes)
 
 
-def _used_before(half: Half, peer: int) -> bool:
-    """Whether ``half.rank`` moved data the same way with ``peer`` earlier in its ring, bar open halves."""
+def _used_before(half: Half, peer: int, either_way: bool = False) -> bool:
+    """Whether ``half.rank`` moved data with ``peer`` earlier in its ring, bar open halves: the same way, or
+    either way, since a pipeline's first gradient goes back to where its activations came from.
+    """
     members, window = half.group.members, half.window
     mine, other = members.index(half.rank), members.index(peer)
-    wanted = f"send {mine}->{other}" if half.sends else f"recv {mine}<-{other}"
+    sent, received = f"send {mine}->{other}", f"recv {mine}<-{other}"
+    wanted = (sent, received) if either_way else (sent,) if half.sends else (received,)
     index = int(window.p2p["group"][half.row])
     used = window.p2p_pairs["signature"][window.p2p_pairs["group"] == index].tolist()
-    return any(window.call_signatures[number].op == wanted for number in used)
+    return any(window.call_signatures[number].op in wanted for number in used)
 
 
 def _knows_peers(half: Half) -> bool:
-    """Whether the ring can tell a new peer: in one that has dropped what is over, every peer looks new."""
-    return len(half.window.p2p_pairs) > 0 or not half.window.truncated
+    """Whether the ring can tell a new peer: if it has dropped or not marked what is over, all look new."""
+    return half.end_is_told and (len(half.window.p2p_pairs) > 0 or not half.window.truncated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +160,7 @@ class Misdirected:
 
 def wrong_peer(pairing: Pairing, heard: Container[int]) -> list[Misdirected]:
     """Ranks that address one peer while another waits for them; not where both peers are usual ones. Where
-    others wait for the addressed peer too it may simply be late, unless the starving one is the usual peer.
+    others wait for the addressed peer too and it waits for nobody, it is simply late.
 
     Args:
         heard: ranks that left a dump.
@@ -166,18 +169,20 @@ def wrong_peer(pairing: Pairing, heard: Container[int]) -> list[Misdirected]:
     waiting_for: dict[int, set[int]] = defaultdict(set)
     for half in pairing.unmatched:
         waiting_for[half.peer].add(half.rank)
+    waiting = {half.rank for half in pairing.unmatched}
     starving_for: dict[tuple[int, int, bool], list[Half]] = defaultdict(list)
     for half in pairing.unmatched:
         starving_for[(half.group.number, half.peer, half.sends)].append(half)
     for half in pairing.unmatched:
         if half.peer not in heard:
             continue
-        late = len(waiting_for[half.peer]) > 1
+        late = len(waiting_for[half.peer]) > 1 and half.peer not in waiting
         for starving in starving_for[(half.group.number, half.rank, not half.sends)]:
             if starving.rank == half.peer:
                 continue
-            usual, strange = _used_before(half, starving.rank), not _used_before(half, half.peer)
-            if strange and _knows_peers(half) and (usual or not late):
+            usual = _used_before(half, starving.rank)
+            strange = not _used_before(half, half.peer, either_way=True)
+            if strange and _knows_peers(half) and not late:
                 found.append(Misdirected(half, starving, usual))
                 break
     return found

@@ -14,7 +14,7 @@ from tests.cases.writer import Flavour
 
 def flat(world: int, calls: int = 5, flavour: Flavour = Flavour()) -> Job:  # noqa: B008
     job = Job(world, flavour)
-    job.every(*[Call(job.default), Sync()] * calls)
+    job.repeat(calls, Call(job.default), Sync())
     return job
 
 
@@ -35,7 +35,7 @@ def scattered(count: int, world: int) -> dict[str, object]:
     return {"op": "_reduce_scatter_base", "inputs": ((count * world,),), "outputs": ((count,),)}
 
 
-KINDS = {
+KINDS: dict[str, tuple[str, dict[str, object], dict[str, object]]] = {
     "op": ("op_mismatch", {}, {"op": "broadcast"}),
     "size": ("size_mismatch", {}, {"inputs": ((1000,),)}),
     "type": ("dtype_mismatch", {}, {"dtype": "Half"}),
@@ -122,7 +122,7 @@ class TestSizes:
 
     def test_not_where_the_recorder_notes_all_gathers_like_that(self) -> None:
         job = Job(4)
-        job.every(*[Call(job.default, "all_gather", ((512,),), ((512,),)), Sync()] * 5)
+        job.repeat(5, Call(job.default, "all_gather", ((512,),), ((512,),)), Sync())
         job.never = frozenset({("0", 6)})
         job.every(Call(job.default, "all_gather", ((512,),), ((512,),)))
         assert named(judge(job.run())) == ("all_joined_not_finished", [], [])
@@ -220,7 +220,7 @@ class TestOrder:
     def test_a_swap_over_two_groups_is_one_finding(self, world: int) -> None:
         job = Job(world, one_stream=True)
         a, b = job.group("1", "a", range(world)), job.group("2", "b", range(world))
-        job.every(*[Call(job.default), Sync()] * 4)
+        job.repeat(4, Call(job.default), Sync())
         for rank in range(world):
             job.programs[rank] += [Call(b), Call(a)] if rank == 1 else [Call(a), Call(b)]
         found = judge(job.run())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.cases.jobs import Call, Half, Halt, Job, Pause, Sync, recv, send
@@ -16,7 +18,7 @@ VERSIONS = ("1.5", "2.0", "2.2", "2.3", "2.4", "2.5", "2.7", "2.8", "2.9", "2.10
 
 def flat(world: int = 4, calls: int = 5, flavour: Flavour = Flavour()) -> Job:  # noqa: B008
     job = Job(world, flavour)
-    job.every(*[Call(job.default), Sync()] * calls)
+    job.repeat(calls, Call(job.default), Sync())
     return job
 
 
@@ -49,7 +51,7 @@ class TestMissing:
         assert named(judge(lacking(2), version=version)) == ("missing_rank", [2], [])
 
     @pytest.mark.parametrize("how", [{"keep": 8}, {"keep": 1}, {"only_active": True}])
-    def test_in_rings_that_do_not_hold_everything(self, how: dict[str, int]) -> None:
+    def test_in_rings_that_do_not_hold_everything(self, how: dict[str, Any]) -> None:
         found = judge(lacking(2, calls=30), **how)
         assert named(found) == ("missing_rank", [2], []) and found["seq"] == 31
 
@@ -108,7 +110,7 @@ class TestMissing:
         side = job.group("1", "side", (2, 3))
         job.never = frozenset({("0", 6)})
         job.every(Call(job.default))
-        job.every(*[Call(side)] * 30, ranks=(2, 3))
+        job.repeat(30, Call(side), ranks=(2, 3))
         job.run()
         dumps = job.pickles() | {rank: job.rings[rank].pickled(keep=10) for rank in (2, 3)}
         assert named(judge_bytes(dumps)) == ("all_joined_not_finished", [], [])
@@ -118,7 +120,7 @@ class TestMissing:
 
     @pytest.mark.parametrize("dimension", DIMENSIONS)
     def test_a_healthy_mesh_is_no_fault(self, dimension: str) -> None:
-        lengths = {**dict.fromkeys(DIMENSIONS, 2), dimension: 3}
+        lengths: dict[str, Any] = {**dict.fromkeys(DIMENSIONS, 2), dimension: 3}
         assert named(judge(train(mesh(**lengths)).run())) == ("no_fault", [], [])
 
     def test_process_ids_of_groups_differ_between_ranks(self) -> None:
@@ -158,7 +160,7 @@ class TestQueued:
     def test_who_is_held_behind_a_call_of_another_group_is_not_the_root(self) -> None:
         job = Job(4, TIMED, one_stream=True)
         pair = job.group("1", "tp", (0, 1))
-        job.every(*[Call(job.default), Sync()] * 4)
+        job.repeat(4, Call(job.default), Sync())
         job.programs[1].append(Call(pair))
         job.every(Call(job.default))
         found = judge(job.run())
@@ -213,7 +215,7 @@ class TestStale:
     def test_a_dump_of_an_earlier_moment_of_the_run(self) -> None:
         job = flat().run()
         old = job.pickles()[2]
-        job.wait(300).every(*[Call(job.default), Sync()] * 5)
+        job.wait(300).repeat(5, Call(job.default), Sync())
         job.run().every(Call(job.default), ranks=(0, 1, 3))
         found = judge_bytes(job.run().pickles() | {2: old})
         assert named(found) == ("suspect_stale_dump", [], [2])

@@ -168,6 +168,12 @@ class Job:
         for rank in range(self.world) if ranks is None else ranks:
             self.programs[rank] += moves
 
+    def repeat(self, count: int, *moves: Move, ranks: Iterable[int] | None = None) -> None:
+        """Adds the moves so many times."""
+        chosen = None if ranks is None else list(ranks)
+        for _ in range(count):
+            self.every(*moves, ranks=chosen)
+
     def run(self) -> Job:
         """Until a standstill; a program may be added to and run again."""
         while self._round():
@@ -292,7 +298,8 @@ class Job:
             if place >= len(theirs):
                 return []
             partner, other = theirs[place]
-            if not (partner.running or partner.done) or prod(other.size) != prod(half.size):
+            alike = (prod(other.size), other.dtype) == (prod(half.size), half.dtype)
+            if not alike or not (partner.running or partner.done):
                 return []
         return [work]
 

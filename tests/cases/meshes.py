@@ -162,8 +162,9 @@ def zero_bubble(stage: Group, rank: int, micro: int) -> Program:
     """
     program: Program = []
     for move in one_f_one_b(stage, rank, micro):
-        if isinstance(move, Batch) and len(move.halves) == 2:
-            program += [Batch(stage, move.halves[:1]), Batch(stage, move.halves[1:])]
+        if isinstance(move, Batch) and len(move.halves) == 2:  # neighbours begin with different halves
+            first, second = move.halves if stage.ranks.index(rank) % 2 == 0 else move.halves[::-1]
+            program += [Batch(stage, (first,)), Batch(stage, (second,))]
         else:
             program.append(move)
     return program
