@@ -1,0 +1,69 @@
+"""Files as they lie on a cluster, through the command: names, several jobs, broken ones, pages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterwatch.analysis.verdicts import CATALOGUE
+from tests.cases.jobs import Call, Halt, Job, Sync
+from tests.cases.judged import analyzed, named
+
+PAGES = Path(__file__).parents[2] / "templates" / "docs" / "verdicts"
+
+
+def lacking(rank: int, world: int = 4) -> Job:
+    job = Job(world)
+    job.repeat(5, Call(job.default), Sync())
+    job.programs[rank].append(Halt())
+    job.every(Call(job.default))
+    return job.run()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "comm_lib_trace_rank_{}",
+        "nccl_trace_rank_{}",
+        "trace_rank_gpu-17-3_{}",
+        "run7_rank{}.pkl",
+        "_dump_{}",
+        "nccl_trace_rank_{}_node12",
+    ],
+)
+def test_whatever_the_files_are_called(tmp_path: Path, name: str) -> None:
+    """Public issue 140879 among them: a host name with numbers stands before the rank."""
+    found = analyzed(lacking(2).write(tmp_path, name))
+    assert named(found) == ("missing_rank", [2], []) and found["exit_code"] == 2
+
+
+def test_a_broken_file_is_named_and_the_rest_is_judged(tmp_path: Path) -> None:
+    folder = lacking(2).write(tmp_path)
+    (folder / "comm_lib_trace_rank_1").write_bytes(b"\x80\x02garbage")
+    found = analyzed(folder)
+    assert named(found) == ("missing_rank", [2], [])
+    assert [problem["rank"] for problem in found["problems"]] == [1]
+
+
+def test_two_jobs_in_one_folder_are_told(tmp_path: Path) -> None:
+    lacking(2).write(tmp_path, "jobA_comm_lib_trace_rank_{}")
+    lacking(5, world=8).write(tmp_path, "jobB_comm_lib_trace_rank_{}")
+    found = analyzed(tmp_path)
+    assert found["culprit_ranks"] in ([2], [5])
+    assert any("another job" in problem["reason"] for problem in found["problems"])
+
+
+def test_an_empty_folder_is_not_enough_data(tmp_path: Path) -> None:
+    found = analyzed(tmp_path)
+    assert found["verdict"] == "not_enough_data" and found["exit_code"] == 3
+
+
+@pytest.mark.parametrize(
+    "word", [w for w, row in CATALOGUE.items() if row.fault_class in {"hang", "crash", "blind", "none"}]
+)
+def test_every_verdict_of_the_engine_has_its_page_of_four_parts(word: str) -> None:
+    text = (PAGES / f"{word}.md").read_text()
+    assert text.startswith("# ")
+    for heading in ("## How we know", "## What to do", "## When we would be wrong"):
+        assert text.count(heading) == 1
