@@ -6,7 +6,7 @@ one JSON line per scenario: what became of each rank. torch is imported once (se
 of every scenario is a fork of this process, which has started no thread and no group, so each has a recorder
 of its own.
 
-A scenario is over when every rank has ended its program, or when none has used any CPU for ``QUIET_S``. Then
+A scenario is over when every rank has ended its program, or when no thread of any has run for ``QUIET_S``. Then
 the dumps are taken, by a thread of each rank as a watchdog does it, and the ranks are killed by their ids.
 """
 
@@ -40,10 +40,12 @@ from tests.torch.moves import Injected, stand_still
 LANES: Final = 3
 """Scenarios at a time: most of them only wait for QUIET_S to pass."""
 
-QUIET_S: Final = 0.8
-"""No rank has used CPU for so long: they wait for each other."""
-LIMIT_S: Final = 60.0
-"""Of one scenario, and of the dumps of one."""
+QUIET_S: Final = 0.4
+"""No rank has run for so long: they wait for each other."""
+POLLS_MIN: Final = 5
+"""Rounds of gloo's loop in that time."""
+LIMIT_S: Final = 120.0
+"""Of one scenario, and of the dumps of one; only a failure takes so long."""
 
 RUNNING, DONE, RAISED = 0, 1, 2
 STATES: Final = ("hangs", "done", "raised")
@@ -68,18 +70,42 @@ class Rank:
                 self.exit = f"signal {status}" if os.WIFSIGNALED(status) else f"exit {status >> 8}"
         return not self.exit
 
-    def used_ticks(self) -> int | None:
-        """CPU of all its threads in ticks of 10 ms; None while one could run: it may only lack a core."""
-        ticks = 0
-        for path in Path(f"/proc/{self.pid}/task").glob("*/stat"):
-            try:
-                fields = path.read_text().rpartition(")")[2].split()  # proc(5): fields[0] is the state
-            except OSError:  # the thread has just ended
-                return None
-            if fields[0] in "RD":
-                return None
-            ticks += int(fields[11]) + int(fields[12])
-        return ticks
+    def threads(self) -> dict[str, Thread] | None:
+        """Its threads by id; None when one ended meanwhile."""
+        try:
+            return {path.name: Thread.of(path) for path in Path(f"/proc/{self.pid}/task").iterdir()}
+        except OSError:
+            return None
+
+
+@dataclass(frozen=True)
+class Thread:
+    """What proc(5) tells of one thread."""
+
+    polls: bool
+    """gloo's loop wakes every 10 ms whether there is work or not"""
+    asleep: bool
+    switches: int
+    """how often it was put on a core or taken off one: unchanged, it has not run, however busy the machine is"""
+
+    @classmethod
+    def of(cls, place: Path) -> Thread:
+        """Raises ``OSError`` if it is gone."""
+        rows = dict(line.split(":", 1) for line in (place / "status").read_text().splitlines() if ":" in line)
+        switches = int(rows["voluntary_ctxt_switches"]) + int(rows["nonvoluntary_ctxt_switches"])
+        return cls("gloo_tcp_loop" in rows["Name"], rows["State"].split()[0] == "S", switches)
+
+
+def _still(before: dict[str, Thread] | None, now: dict[str, Thread] | None) -> bool:
+    """No thread has run in between, nor wants to; but those that poll for messages must have run, and so seen
+    whatever there was."""
+    if before is None or now is None or before.keys() != now.keys():
+        return False
+    moved = {name: thread.switches - before[name].switches for name, thread in now.items()}
+    return all(
+        moved[name] >= POLLS_MIN if thread.polls else thread.asleep and not moved[name]
+        for name, thread in now.items()
+    )
 
 
 def main() -> None:
@@ -136,19 +162,19 @@ def run(scenario: dict[str, Any], folder: Path) -> list[str]:
 
 
 def _wait(ranks: list[Rank], shared: mmap.mmap) -> None:
-    """Until nothing can move any more: all are through, or gone, or without CPU for QUIET_S."""
-    until_s, since_s = time.monotonic() + LIMIT_S, time.monotonic()
-    used: list[int | None] = []
+    """Until nothing can move any more: all are through, or gone, or stand still for QUIET_S."""
+    until_s = time.monotonic() + LIMIT_S
+    before: list[dict[str, Thread] | None] = []
     while time.monotonic() < until_s:
-        living = [(number, rank) for number, rank in enumerate(ranks) if rank.poll()]
-        if all(shared[number] == DONE for number, _ in living):
+        pause_s = time.monotonic() + QUIET_S
+        while time.monotonic() < pause_s:
+            if all(shared[number] == DONE for number, rank in enumerate(ranks) if rank.poll()):
+                return
+            time.sleep(0.01)
+        now = [rank.threads() for rank in ranks if rank.poll()]
+        if len(now) == len(before) and all(map(_still, before, now)):
             return
-        now = [rank.used_ticks() for _, rank in living]
-        if now != used or None in now:
-            used, since_s = now, time.monotonic()
-        elif time.monotonic() - since_s > QUIET_S:
-            return
-        time.sleep(0.01)
+        before = now
     raise TimeoutError("the ranks neither end nor stand still")
 
 
