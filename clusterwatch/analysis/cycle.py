@@ -9,10 +9,10 @@ from collections import Counter
 
 import numpy as np
 
-from clusterwatch.analysis import pattern
+from clusterwatch.analysis import pattern, precedence
 from clusterwatch.analysis.groups import Group, World
 from clusterwatch.analysis.root import Root
-from clusterwatch.analysis.sentence import noun
+from clusterwatch.analysis.sentence import count, noun
 from clusterwatch.analysis.waitfor import WaitGraph
 
 
@@ -24,10 +24,14 @@ def judge(world: World, graph: WaitGraph, ring: frozenset[int]) -> Root:
         if (call.absent or call.behind) and (ranks := [rank for rank in call.waiting if rank in ring])
     }
     calls: _Calls = {(call.group, call.sequence): ranks for call, ranks in open_calls.items()}
-    if not calls:
+    if not calls or (
+        len(calls) == 1 and any(half.rank in ring and half.peer in ring for half in graph.halves)
+    ):
         return _exchange(graph, ring)
     extra = _beyond_siblings(calls, world)
-    odd = extra or _minority(calls, world) or _outvoted(calls, ring) or _unexpected(calls, world)
+    odd = extra or _minority(calls, world)
+    equals = {} if odd else precedence.passed_over(world, calls, ring)
+    odd = odd or set(equals) or _unexpected(calls, world)
     kept = [c for c in calls if not set(calls[c]) <= odd] or list(calls)
     if extra:
         kept = [c for c in calls if set(calls[c]) <= extra]
@@ -38,7 +42,7 @@ def judge(world: World, graph: WaitGraph, ring: frozenset[int]) -> Root:
         f"{noun(ranks)} in call {sequence} of {group.role} ({group.name})"
         for (group, sequence), ranks in ordered
     ][:4]
-    why.append(_verdict_line(bool(extra), odd, ring))
+    why.append(_verdict_line(bool(extra), odd, ring, equals))
     return Root(
         "op_mismatch" if extra else "cross_group_cycle",
         tuple(sorted(odd)),
@@ -53,19 +57,25 @@ def judge(world: World, graph: WaitGraph, ring: frozenset[int]) -> Root:
 
 
 def _exchange(graph: WaitGraph, ring: frozenset[int]) -> Root:
-    """A ring of sends or receives alone: each rank first makes the half that its peer makes last."""
+    """A ring of sends or receives, with at most one collective in it: either end of a half may be the wrong
+    one, since who made a send too many and who left out the receive look alike.
+    """
     halves = [half for half in graph.halves if half.rank in ring and half.peer in ring]
+    ends = {rank for half in halves for rank in (half.rank, half.peer)}
     first = min(halves, key=lambda half: (half.created_ns, half.rank))
     why = [f"rank {half.rank} waits in {half.op} for rank {half.peer}" for half in halves[:4]]
     return Root(
-        "p2p_unmatched", (), tuple(sorted(ring)), first.group, first.sequence, first.op,
+        "p2p_unmatched", (), tuple(sorted(ends)), first.group, first.sequence, first.op,
         cause="circular_wait", why=why, certainty=0.7,
     )  # fmt: skip
 
 
-def _verdict_line(extra: bool, odd: set[int], ring: frozenset[int]) -> str:
+def _verdict_line(extra: bool, odd: set[int], ring: frozenset[int], equals: dict[int, int]) -> str:
     if extra:
         return f"{noun(odd)} is one call beyond every sibling group, though it is awaited elsewhere"
+    if equals:
+        witnesses = count(max(equals.values()), "rank")
+        return f"{witnesses} of sibling groups made the call that {noun(odd)} passed over before this one"
     if odd:
         return f"{len(odd)} of {len(ring)} ranks took the calls in another order than their equals"
     return "the ranks of the ring are evenly split, so the deviating one cannot be told"
@@ -89,17 +99,6 @@ def _minority(calls: _Calls, world: World) -> set[int]:
                 votes.update(only_first if len(only_first) < len(only_second) else only_second)
     most = max(votes.values(), default=0)
     return {rank for rank, count in votes.items() if count == most}
-
-
-def _outvoted(calls: _Calls, ring: frozenset[int]) -> set[int]:
-    """Ranks of the ring that lack a call which most of its group, beyond the ring, has made."""
-    lacking: Counter[int] = Counter()
-    for group, sequence in calls:
-        made = len(group.issued(sequence))
-        absent = {rank for rank in ring & set(group.members) if not _issued((group, sequence), rank)}
-        if group.size > 2 and made * 2 > group.size and len(absent) * 2 < made:
-            lacking.update(absent)
-    return set(lacking) if set(lacking) != set(ring) else set()
 
 
 def _beyond_siblings(calls: _Calls, world: World) -> set[int]:

@@ -153,6 +153,17 @@ class TestPairs:
             job.programs[rank] += [send(stage, (rank + 1) % 4), Sync(), recv(stage, (rank - 1) % 4), Sync()]
         assert named(judge(job.run())) == ("p2p_unmatched", [], [0, 1, 2, 3])
 
+    @pytest.mark.parametrize("half", [send, recv])
+    def test_a_half_left_out_before_a_shared_call_suspects_both_ends(
+        self, half: Callable[[Group, int], Half]
+    ) -> None:
+        """Rank 1 has gone on to the call in which all wait for rank 0: a half too many looks the same."""
+        job, stage = pair(4)
+        job.programs[0] += [half(stage, 1), Sync()]
+        job.every(Call(job.default))
+        found = judge(job.run())
+        assert named(found) == ("p2p_unmatched", [], [0, 1]) and len(found["findings"]) == 1
+
     def test_who_waits_in_a_collective_is_not_the_root(self) -> None:
         job, stage = pair(4)
         tensor = job.group("7", "tp", (1, 2))
