@@ -15,9 +15,10 @@ from typing import Final
 
 from clusterwatch.analysis import Diagnosis, Observation, diagnose, exit_code
 from clusterwatch.analysis.overview import overview
-from clusterwatch.cli import analyze_input
+from clusterwatch.cli.progress import Bar
 from clusterwatch.cli.report import html, outputs, perfetto, text
 from clusterwatch.readers import folder
+from clusterwatch.readers.observation import NoInputError, observe
 from collectors.wire.limits import RANKS_PER_GROUP_MAX
 
 EXIT_USAGE: Final = 64
@@ -60,8 +61,10 @@ def run(args: argparse.Namespace) -> int:
         print("clusterwatch: --world-size must be at least 1", file=sys.stderr)
         return EXIT_USAGE
     try:
-        observation = analyze_input.gather(args.path, args.topology, args.world_size)
-    except analyze_input.NoInputError as error:
+        with Bar(sys.stderr) as bar:
+            show = bar.show if bar.visible else None
+            observation = observe(args.path, args.topology, args.world_size, show)
+    except NoInputError as error:
         print(f"clusterwatch: {error}", file=sys.stderr)
         return EXIT_NO_INPUT
     diagnosis = diagnose(observation)

@@ -1,16 +1,17 @@
-"""What ``clusterwatch analyze`` judges: a folder and a topology file as an ``Observation``."""
+"""What ``clusterwatch analyze`` judges: a folder and a topology file as an ``Observation``.
+
+For a notebook: ``diagnose(observe(Path("dumps")))`` gives the ``Diagnosis``.
+"""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from clusterwatch.analysis import Observation, diagnose
 from clusterwatch.analysis.model import InputProblem, RankFacts, RankStacks, StackThread
 from clusterwatch.analysis.stacks import RECORDER
 from clusterwatch.analysis.tables import Window
-from clusterwatch.cli.progress import Bar
 from clusterwatch.readers import folder, job_logs, topology
 from clusterwatch.readers.archives import label
 from clusterwatch.readers.runs import Job
@@ -20,21 +21,26 @@ class NoInputError(Exception):
     """The input cannot be had; the text says why."""
 
 
-def gather(path: Path, topology_file: Path | None = None, world_size: int | None = None) -> Observation:
-    """Reads everything at ``path``; a bar on standard error shows how far, when that is a terminal.
+def observe(
+    path: Path,
+    topology_file: Path | None = None,
+    world_size: int | None = None,
+    show: Callable[[folder.Progress], None] | None = None,
+) -> Observation:
+    """Reads everything at ``path``.
 
     Args:
         path: a folder of dumps and logs, one of these, or an archive.
         topology_file: ``topology.json`` with host and GPU of each rank.
         world_size: ranks the job should have, where the dumps do not tell.
+        show: called with the progress of reading.
 
     Raises:
         NoInputError: one of the files is not there or cannot be read.
     """
     try:
         facts = topology.read(topology_file) if topology_file is not None else {}
-        with Bar(sys.stderr) as bar:
-            found = folder.read(path, bar.show if bar.visible else None)
+        found = folder.read(path, show)
         told = job_logs.read(path)
     except topology.TopologyError as error:
         raise NoInputError(f"--topology {label(str(error))}") from error

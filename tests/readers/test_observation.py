@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterwatch.cli import analyze_input
 from clusterwatch.cli.main import main
+from clusterwatch.readers.observation import observe
 from tests.data.recorder import Job
 
 Captured = pytest.CaptureFixture[str]
@@ -96,7 +96,7 @@ def test_the_newest_stack_of_each_rank_is_kept(tmp_path: Path) -> None:
             {"name": "outer", "filename": "job.py", "line": 9},
         ]
     put(tmp_path, made)
-    stacks = analyze_input.gather(tmp_path).stacks
+    stacks = observe(tmp_path).stacks
     assert [stack.threads[0].frames for stack in stacks] == [("outer (job.py:9)", "inner (job.py:3)")] * 2
 
 
