@@ -43,6 +43,7 @@ def find(world: World, evidence: Evidence) -> tuple[list[Root], WaitGraph]:
     explained = {rank for m in wrong for rank in m.said}
     graph = waitfor.build(open_calls, pairing, bad, odd)
     roots = [_from_mismatch(m) for m in wrong]
+    roots += _lacking_too(world, open_calls, pairing, wrong)
     waiting = bool(graph.calls or pairing.unmatched or wrong)
     if waiting:
         roots += _breaks(world, graph, explained)
@@ -126,6 +127,33 @@ def _from_mismatch(found: mismatch.Mismatch) -> Root:
         why=why,
         certainty=certainty,
     )
+
+
+def _lacking_too(
+    world: World, open_calls: list[OpenCall], pairing: Pairing, wrong: list[mismatch.Mismatch]
+) -> list[Root]:
+    """Ranks that never came to a mismatched call and wait nowhere: what its members passed cannot be why."""
+    bad = {(m.group.number, m.sequence) for m in wrong}
+    if not bad:
+        return []
+    waiting = {rank for call in open_calls for rank in call.waiting}
+    waiting |= {half.rank for pair in pairing.joined for half in pair}
+    waiting |= {half.rank for half in pairing.unmatched}
+    return [
+        _never_came(call, rank)
+        for call in open_calls
+        if (call.group.number, call.sequence) in bad and len(call.absent) * 2 < call.group.size
+        for rank in call.absent
+        if rank not in waiting and not world.gloo(rank)
+    ]
+
+
+def _never_came(call: OpenCall, rank: int) -> Root:
+    why = f"rank {rank} never issued {call.op} {call.sequence} of {call.group.role} and waits nowhere"
+    return Root(
+        "missing_rank", (rank,), (), call.group, call.sequence, call.op, why=[why], certainty=0.7,
+        missing=call.absent,
+    )  # fmt: skip
 
 
 def _breaks(world: World, graph: WaitGraph, explained: set[int]) -> list[Root]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.cases.jobs import Call, Job, Parts, Sync
+from tests.cases.jobs import Call, Halt, Job, Parts, Sync
 from tests.cases.judged import Verdict, judge, named, where
 from tests.cases.meshes import mesh, train
 from tests.cases.writer import Flavour
@@ -70,6 +70,15 @@ class TestMajority:
         program[pairs[6]] = replace(call, **other)  # type: ignore[arg-type]
         found = judge(job.run())
         assert named(found) == (verdict, [5], []) and found["group"]["ranks"] == [4, 5]
+
+    def test_a_rank_that_never_came_to_the_call_is_a_fault_of_its_own(self) -> None:
+        job = flat(8)
+        job.programs[5].append(Halt())
+        job.programs[2].append(Call(job.default, inputs=((7,),)))
+        job.every(Call(job.default))
+        found = judge(job.run())
+        named_by = {(one["verdict"], *one["culprit_ranks"]) for one in found["findings"]}
+        assert named_by == {("size_mismatch", 2), ("missing_rank", 5)}
 
     def test_other_shapes_of_one_count_are_legal(self) -> None:
         assert named(odd(4, {"inputs": ((32, 32),)}, {})) == ("no_fault", [], [])
