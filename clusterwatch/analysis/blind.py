@@ -75,8 +75,7 @@ def _late_marks(world: World) -> Numbers:
         return np.zeros(0, np.int64)
     reached = _peers_end(world, ended, placed)
     late = placed & (first != NULL) & (reached - first >= _MARKS_LATE_MIN - 1) & (rows.high >= reached)
-    found: Numbers = np.unique(rows.rank[late & (reached != NULL)])
-    return found
+    return np.array(sorted(set(rows.rank[late & (reached != NULL)].tolist())), np.int64)
 
 
 def _peers_end(world: World, ended: Numbers, placed: Numbers) -> Numbers:
@@ -105,7 +104,7 @@ def _unseen_calls(world: World) -> list[Root]:
     marks &= whole[rows.owner] if len(whole) else False
     if not marks.any():
         return []
-    ranks = np.unique(rows.rank[marks])
+    ranks = set(rows.rank[marks].tolist())
     group = world.groups[int(rows.number[marks][0])]
     why = (
         f"{count(len(ranks), 'ring')} leave out {count(int(gaps[marks].max()), 'call')} of {group.role} "

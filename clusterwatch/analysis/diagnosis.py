@@ -6,7 +6,10 @@ clock or randomness; the order of traces, facts and stacks does not matter.
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
@@ -48,6 +51,23 @@ def diagnose(observation: Observation) -> Diagnosis:
 
     Cost: O(entries + ranks x groups).
     """
+    with _no_collection():
+        return _diagnose(observation)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """What a look makes lives to its end, without cycles: searching a large job for them takes 40 % of it."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _diagnose(observation: Observation) -> Diagnosis:
     observation = replace(observation, traces=(), windows=tuple(groups.reduced(observation)))
     world = groups.build(observation)
     fresh, world, stale = _fresh(replace(observation, windows=tuple(world.windows.values())), world)

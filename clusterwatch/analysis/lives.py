@@ -23,7 +23,7 @@ def keep_newest(rows: JobRows) -> None:
     double = key[order][1:] == key[order][:-1]
     older, newer = order[:-1][double], order[1:][double]
     again = newer[used[older] & used[newer]]
-    for number in np.unique(rows.number[again]).tolist():
+    for number in sorted(set(rows.number[again].tolist())):
         _drop_stragglers(rows, again[rows.number[again] == number])
     rows.number[older] = NULL
 

@@ -17,6 +17,7 @@ from clusterwatch.analysis import shares
 from clusterwatch.analysis.agreement import Agreement
 from clusterwatch.analysis.columns import View
 from clusterwatch.analysis.groups import Group, World
+from clusterwatch.analysis.rows import Calls
 from clusterwatch.analysis.signature import Passed, element_count
 from clusterwatch.analysis.tables import Numbers
 from collectors.formats.columns import NULL
@@ -132,15 +133,19 @@ def _over(group: Group, sequence: int) -> bool:
     return bool(((high >= sequence) & ((first_open == NULL) | (first_open > sequence))).all())
 
 
+def _newest(calls: Calls, high: int) -> list[int]:
+    """Numbers of the newest calls that any member holds, falling."""
+    return sorted(set(calls.sequence[calls.sequence > high - _LOOK_BACK].tolist()), reverse=True)
+
+
 def _first_bad(group: Group) -> int | None:
     """The first call since the last healthy one in which members differ."""
     calls, high = group.calls, group.high
     if high is None or len(group.views) < 2:
         return None
     gloo = bool(group.rows.gloo[group.mine].any())
-    held = np.unique(calls.sequence[calls.sequence > high - _LOOK_BACK])
     bad = None
-    for sequence in held[::-1].tolist():
+    for sequence in _newest(calls, high):
         digests = calls.digest[calls.at(sequence)]
         if len(digests) < 2:
             continue
@@ -264,7 +269,7 @@ def _all_to_all(group: Group) -> Mismatch | None:
     calls = group.calls
     if group.high is None or not group.whole or len(group.views) < 2:
         return None
-    for sequence in np.unique(calls.sequence[calls.sequence > group.high - _LOOK_BACK])[::-1].tolist():
+    for sequence in _newest(calls, group.high):
         marks = calls.at(sequence)
         whole = int(marks.sum()) == len(group.views)
         if not whole or not calls.balance[marks].sum() or calls.finished[marks].all():
