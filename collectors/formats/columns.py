@@ -294,16 +294,31 @@ def check(trace: TraceColumns) -> None:
 
 
 def _inside(name: str, column: array[int], low: int, end: int) -> None:
+    if low == NULL and _all_null(column):
+        return
+    if end <= len(_BYTES):  # such an index is one byte and three of zeros: 4 times faster than numbers
+        raw = _little(column)
+        above = raw[1::4] + raw[2::4] + raw[3::4]
+        if not above.strip(b"\0") and not raw[::4].translate(None, _BYTES[:end]):
+            return
     different = set(column)
     if min(different) < low or max(different) >= end:
         raise TraceError(f"column {name} points outside its table")
 
 
-_NOT_NEGATIVE: Final = bytes(range(128))
+_BYTES: Final = bytes(range(256))
+_NOT_NEGATIVE: Final = _BYTES[:128]
+
+
+def _all_null(column: array[int]) -> bool:
+    raw = column.tobytes()
+    return raw == b"\xff" * len(raw)
 
 
 def _below_null(column: array[int]) -> bool:
     """Whether a 64-bit number is below ``NULL``; by the bytes that hold the signs, so without a Python number
     for each."""
     signs = column.tobytes()[7 if sys.byteorder == "little" else 0 :: 8].translate(None, _NOT_NEGATIVE)
-    return bool(signs) and (bool(signs.strip(b"\xff")) or column.count(NULL) != len(signs))
+    if not signs or _all_null(column):
+        return False
+    return bool(signs.strip(b"\xff")) or column.count(NULL) != len(signs)
