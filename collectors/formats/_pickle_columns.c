@@ -219,7 +219,7 @@ static int intern(Reader *r, uint8_t kind, const Value *items, size_t count, Val
     uint64_t hash = mixed(count, kind);
     unsigned depth = 0;
     for (size_t i = 0; i < count; i++) {
-        hash = mixed(mixed(hash, items[i].tag), items[i].bits);
+        hash = mixed(hash, items[i].bits + ((uint64_t)items[i].tag << 56));
         if (items[i].tag == NODE && r->nodes[items[i].bits].depth > depth) depth = r->nodes[items[i].bits].depth;
     }
     if (depth + 1 > DEPTH_MAX) return 0;
