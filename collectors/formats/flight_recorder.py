@@ -110,7 +110,8 @@ def _plain(dump: Any) -> tuple[dict[Any, Any], RawEntries]:
     if not isinstance(rows, list):
         raise TraceError("its entries are no list")
     _check_count(len(rows))
-    return dump, recorder_rows.from_dicts(rows)
+    head = {name: value for name, value in dump.items() if name != "entries"}  # so that they are freed here
+    return head, recorder_rows.from_dicts(rows)
 
 
 def _check_version(dump: dict[Any, Any]) -> None:

@@ -173,9 +173,9 @@ def _duration_ns(value: Any) -> int:
 
 def _numbered(keys: Sequence[Hashable], values: Sequence[Any]) -> tuple[array[int], list[Any]]:
     """The place of each key among the distinct keys, in order of first sight, and a value for each."""
-    table = dict(zip(keys, values, strict=True))
-    place = {key: at for at, key in enumerate(table)}
-    return array("i", map(place.__getitem__, keys)), list(table.values())
+    number_of: dict[Hashable, int] = {}
+    places = [number_of.setdefault(key, len(number_of)) for key in keys]
+    return array("i", places), list(dict(zip(places, values, strict=True)).values())
 
 
 def _group_keys(taken: Mapping[str, Sequence[Any]]) -> Sequence[Hashable]:
@@ -236,6 +236,7 @@ def _stacks(values: Sequence[Any]) -> tuple[array[int], list[Any]]:
 
 _SAMPLE: Final = 64
 _frame: Final = itemgetter("name", "filename", "line")
+_FRAME_VALUES: Final = 3
 
 
 def _stack_keys(stacks: Sequence[Any]) -> Sequence[Hashable] | None:
@@ -244,11 +245,10 @@ def _stack_keys(stacks: Sequence[Any]) -> Sequence[Hashable] | None:
     if set(map(type, frames)) != {dict}:
         return None
     try:
-        told = list(map(_frame, frames))
+        told = list(chain.from_iterable(map(_frame, frames)))
     except KeyError:
         return None
-    if not set(map(type, chain.from_iterable(told))) <= {str, int}:
+    if not set(map(type, told)) <= {str, int}:
         return None
-    number_of: dict[Any, int] = {}
-    numbers = iter([number_of.setdefault(frame, len(number_of)) for frame in told])
-    return [tuple(islice(numbers, len(stack))) for stack in stacks]
+    values = iter(told)
+    return [tuple(islice(values, _FRAME_VALUES * len(stack))) for stack in stacks]
