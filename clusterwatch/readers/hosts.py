@@ -11,6 +11,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Final
 
+from clusterwatch.readers.names import PARTS
+
 RANKS_PER_HOST_MAX: Final = 128
 """More ranks share no operating system in any machine built so far."""
 _BETWEEN: Final = re.compile(
@@ -33,7 +35,7 @@ def of(dumps: Mapping[str, int]) -> dict[int, str]:
 def _between(dumps: Mapping[str, int]) -> dict[int, str]:
     found = {}
     for name, rank in dumps.items():
-        match = _BETWEEN.search(re.split(r"[/:]", name)[-1])
+        match = _BETWEEN.search(PARTS.split(name)[-1])
         if match is None or int(match["rank"]) != rank or not re.search(r"[A-Za-z]", match["host"]):
             return {}
         found[rank] = match["host"]
@@ -41,7 +43,7 @@ def _between(dumps: Mapping[str, int]) -> dict[int, str]:
 
 
 def _folders(dumps: Mapping[str, int]) -> dict[int, str]:
-    paths = {rank: re.split(r"[/:]", name)[:-1] for name, rank in dumps.items()}
+    paths = {rank: PARTS.split(name)[:-1] for name, rank in dumps.items()}
     depth = min(map(len, paths.values()), default=0)
     for level in range(depth):
         found = {rank: path[level] for rank, path in paths.items()}

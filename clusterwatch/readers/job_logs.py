@@ -15,6 +15,7 @@ from typing import Final
 
 from clusterwatch.analysis.model import InputProblem
 from clusterwatch.readers.archives import Blob, UnreadableError, blobs
+from clusterwatch.readers.names import PARTS
 from collectors.formats.job_log import JobLog, LogParser, Origin
 from collectors.formats.job_log_prefix import Label
 
@@ -39,7 +40,6 @@ _TASK: Final = re.compile(
     r"^slurm-\d{1,12}(?:\.\d{1,6})?[_-](\d{1,7})\.(?:out|err|log|txt)$|(?<![A-Za-z])(?:task|proc)[_.=-]?(\d{1,7})(?!\d)",
     re.IGNORECASE,
 )
-_DIGITS: Final = re.compile(r"[/:]")
 
 Show = Callable[[int, int], None]
 
@@ -54,12 +54,12 @@ class Logs:
 
 def is_log_name(name: str) -> bool:
     """Whether a file below a folder is taken for a log."""
-    return bool(_LOG_NAME.search(_DIGITS.split(name)[-1]))
+    return bool(_LOG_NAME.search(PARTS.split(name)[-1]))
 
 
 def origin(name: str) -> Origin:
     """What the path of a log says of the process that wrote it."""
-    base = _DIGITS.split(name)[-1]
+    base = PARTS.split(name)[-1]
     if (match := _ELASTIC.match(name)) is not None:
         return Origin(Label(local_rank=int(match["local"])), int(match["attempt"]), match["scope"] or ".")
     if (match := _LOCAL.search(base)) is not None:

@@ -31,6 +31,11 @@ _OTHER_FILES: Final = re.compile(
     re.IGNORECASE,
 )
 
+PARTS: Final = re.compile(r"/|(?<!\d):|:(?!\d\d(?!\d))")
+"""Between the parts of a path and of an archive's members; the colons of a time of day are none."""
+_PLACES_MAX: Final = 12
+"""Numbers of a name that are tried as its rank."""
+
 Decide = Callable[[Sequence[tuple[str, int]]], int]
 """Given (name, rank it would have) of some files: how many groups of their dumps have that rank."""
 
@@ -61,6 +66,8 @@ def assign(names: Iterable[str], decide: Decide | None = None) -> list[Named]:
     found = []
     for members in families.values():
         slots = {name: _slots(name) for name in members}
+        if len(members) > 1 and not _told_apart(slots):
+            slots = {name: slots[name] | _every_place(name) for name in members}
         order = _by_quality(slots)
         best = _looked_into(order, slots, decide) if decide is not None and len(order) > 1 else order[0]
         for name in members:
@@ -77,7 +84,7 @@ def _telling_part(name: str) -> str:
 
 
 def _base(name: str) -> str:
-    return re.split(r"[/:]", name)[-1]
+    return PARTS.split(name)[-1]
 
 
 def _prefix(base: str, place: str = "end") -> str:
@@ -93,8 +100,8 @@ def _prefix(base: str, place: str = "end") -> str:
 
 
 def _slots(name: str) -> dict[str, int]:
-    """Numbers of a name that may be its rank, by their place: the last, the one after the word rank, the one
-    before the last. A base name without one takes them from its folders.
+    """Numbers of a name that may be its rank, by their place: the one at the end or else the last, the one
+    after the word rank, the one before the last. A base name without one takes them from its folders.
     """
     base = _base(name)
     numbers = _ANY.findall(base)
@@ -105,11 +112,25 @@ def _slots(name: str) -> dict[str, int]:
     found: dict[str, int] = {}
     if numbers and (at_end := _AT_END.search(text)) is not None:
         found["end"] = int(at_end[1])
+    elif numbers:
+        found["last"] = int(numbers[-1])
     if (after := _AFTER_WORD.search(text)) is not None:
         found["word"] = int(after[1])
     if len(numbers) > 1:
         found["before"] = int(numbers[-2])
     return found if numbers or "word" in found else {}
+
+
+def _told_apart(slots: Mapping[str, Mapping[str, int]]) -> bool:
+    """Whether one of the usual places gives each file a number of its own."""
+    places = {place for numbers in slots.values() for place in numbers}
+    return any(len({numbers.get(place) for numbers in slots.values()}) == len(slots) for place in places)
+
+
+def _every_place(name: str) -> dict[str, int]:
+    """Each number of the base name by its position: a date and a time may stand behind the rank."""
+    numbers = _ANY.findall(_base(name))[:_PLACES_MAX]
+    return {f"number {place}": int(number) for place, number in enumerate(numbers)}
 
 
 def _by_quality(slots: Mapping[str, Mapping[str, int]]) -> list[str]:

@@ -9,7 +9,6 @@ one process; two processes of one rank at one time are of two jobs; two after ea
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,13 +16,13 @@ from datetime import UTC, datetime
 from typing import Final
 
 from clusterwatch.readers.dumps import Dump, same_process
+from clusterwatch.readers.names import PARTS
 
 RUN_GAP_NS: Final = 30 * 60 * 1_000_000_000
 """Dumps of one stall hold calls of about one moment: no rank runs on for half an hour (the longest default
 time-out of torch.distributed) while its peers wait in a call of a common group."""
 
 _DEPTH_MAX: Final = 12
-_DIGITS: Final = re.compile(r"[/:]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +196,7 @@ def _prefix_key(dump: Dump) -> Hashable:
 
 def _folder_key(depth: int) -> Callable[[Dump], Hashable]:
     def key(dump: Dump) -> Hashable:
-        folders = _DIGITS.split(dump.source)[:-1]
+        folders = PARTS.split(dump.source)[:-1]
         return folders[depth] if depth < len(folders) else ""
 
     return key

@@ -46,6 +46,10 @@ def spread(shape: Callable[[int], str], count: int = 32) -> None:
         lambda r: f"{r:05d}-of-00032.trace",
         lambda r: f"NCCL_TRACE_RANK_{r}.PICKLE",
         lambda r: f"job4711_rank_{r}_attempt_1",
+        lambda r: f"trace.{r}.2026-12-01T10:00:00",
+        lambda r: f"dump_{r}_2026-12-01_10-00-{r % 3:02d}.pkl",
+        lambda r: f"FR {r} copy.pkl",
+        lambda r: f"dumps.tar:{r:02d}",
     ],
 )
 def test_reads_the_rank_from_any_shape_of_name(shape: Callable[[int], str]) -> None:
