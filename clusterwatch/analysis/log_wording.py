@@ -328,7 +328,7 @@ def finding_of(
     hit = verdict_ranks(verdict) - set(ranks) - set(suspects)
     lines = list(why)
     if verdict.story.assumed and (ranks or suspects):
-        lines.append("the logs number processes per node; these numbers are taken for ranks")
+        lines.append("the logs number tasks, or processes per node; these numbers are taken for ranks")
     return Finding(
         verdict=word,
         fault_class=row.fault_class,

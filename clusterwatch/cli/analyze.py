@@ -29,7 +29,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Adds the command's arguments."""
     parser = subparsers.add_parser("analyze", prog="clusterwatch analyze", description=__doc__)
     parser.add_argument(
-        "path", type=Path, metavar="PATH", help="a dump, a folder of dumps, or an archive of them"
+        "path", type=_path, metavar="PATH", help="a dump, a folder of dumps, or an archive of them"
     )
     parser.add_argument("--json", action="store_true", help="print the whole diagnosis as one JSON object")
     parser.add_argument(
@@ -57,8 +57,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Reads, judges, prints. Returns the exit code of the verdict."""
-    if args.world_size is not None and args.world_size < 1:
-        print("clusterwatch: --world-size must be at least 1", file=sys.stderr)
+    if args.world_size is not None and not 1 <= args.world_size <= RANKS_PER_GROUP_MAX:
+        print(f"clusterwatch: --world-size must be 1 to {RANKS_PER_GROUP_MAX}", file=sys.stderr)
         return EXIT_USAGE
     try:
         with Bar(sys.stderr) as bar:
@@ -105,6 +105,13 @@ def _write_files(args: argparse.Namespace, observation: Observation, diagnosis: 
         packed = args.perfetto.suffix == ".gz"
         codes.append(outputs.write(args.perfetto, lambda file: perfetto.write(file, rings, plan, packed)))
     return next((code for code in codes if code), 0)
+
+
+def _path(value: str) -> Path:
+    """A path, for argparse. An empty one is a shell variable that is not set, not the working folder."""
+    if not value:
+        raise argparse.ArgumentTypeError("it is empty")
+    return Path(value)
 
 
 def _ranks(value: str) -> tuple[int, ...]:

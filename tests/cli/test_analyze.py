@@ -73,6 +73,8 @@ def test_stacks_are_merged(stuck: Path, capsys: Captured) -> None:
         ([], 64),
         ([".", "--topology", "nowhere"], 66),
         ([".", "--world-size", "0"], 64),
+        ([".", "--world-size", "99999999999999"], 64),
+        ([""], 64),
     ],
 )
 def test_exit_codes(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterwatch.cli import main
 from tests.analysis.log_texts import timeout, traceback
 from tests.cases.jobs import Call, Halt, Job
 from tests.cases.judged import analyzed, named
@@ -50,6 +51,17 @@ def test_logs_alone(tmp_path: Path) -> None:
     found = analyzed(tmp_path)
     assert named(found) == ("out_of_memory", [2], []) and found["problems"] == []
     assert found["coverage"]["reported"] == 2
+
+
+def test_the_size_of_a_job_that_no_log_tells_is_not_made_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "job.log").write_text(
+        "slurmstepd: error: *** JOB 7 ON node1 CANCELLED AT 2026-12-01T10:00:01 DUE TO TIME LIMIT ***\n"
+    )
+    assert main.main(["analyze", str(tmp_path)]) == 2
+    printed = capsys.readouterr().out
+    assert "0 of 0" not in printed and "0 ranks reported; the size of the job is not known" in printed
 
 
 def test_healthy_logs_alone_are_no_proof(tmp_path: Path) -> None:

@@ -117,7 +117,8 @@ def joined(finding: Finding) -> str:
         return ""
     if not finding.missing_ranks:
         whole = finding.group is not None and len(finding.group.ranks) == len(finding.joined_ranks)
-        return f"all {count(len(finding.joined_ranks), 'member')} {'' if whole else 'with a dump '}issued it"
+        who = "" if whole else " that reported"
+        return f"all {count(len(finding.joined_ranks), 'member')}{who} issued it"
     absent = f"{noun(finding.missing_ranks)} did not"
     return f"{noun(finding.joined_ranks)} issued it; {absent}" if finding.joined_ranks else absent
 
@@ -164,6 +165,8 @@ def shape_counts(shape: Shape) -> str:
 def coverage(diagnosis: Diagnosis) -> str:
     cover = diagnosis.coverage
     text = f"{number(cover.reported)} of {count(cover.expected, 'rank')} reported"
+    if cover.expected < max(cover.reported, 1):  # logs may not tell how many there are
+        text = f"{count(cover.reported, 'rank')} reported; the size of the job is not known"
     if cover.stale:
         text += f"; {count(cover.stale, 'dump')} of an earlier time left out"
     if cover.truncated:
