@@ -94,7 +94,7 @@ def _missing(world: World, rank: int, calls: list[OpenCall]) -> Root:
     first = _next_awaited(world, rank, calls)
     most = len(first.absent) * 2 > first.group.size > 2
     high = first.group.views[rank].high if rank in first.group.views else None
-    last = f"its last call there is {high}" if high is not None else "it made no call there"
+    last = f"its last call there is {high}" if high is not None else "its dump holds no call there"
     why = [f"rank {rank} never issued {first.op} {first.sequence} of {first.group.role}: {last}"]
     why += _last_call(world, rank)
     return Root(
