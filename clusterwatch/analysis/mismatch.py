@@ -18,7 +18,7 @@ from clusterwatch.analysis.agreement import Agreement
 from clusterwatch.analysis.columns import View
 from clusterwatch.analysis.groups import Group, World
 from clusterwatch.analysis.rows import Calls
-from clusterwatch.analysis.signature import Passed, element_count
+from clusterwatch.analysis.signature import ALL_PARTY, Passed, element_count, plain
 from clusterwatch.analysis.tables import Numbers
 from collectors.formats.columns import NULL
 
@@ -48,6 +48,13 @@ class Mismatch:
     """every member has ended the call (gloo ends a failed one too)"""
     majority: bool = False
     """named because most members agree"""
+
+    @property
+    def last(self) -> bool:
+        """On gloo, the group's newest call, in which all must agree: it ended, so it ended in an error."""
+        gloo = bool(self.group.rows.gloo[self.group.mine].any())
+        together = all(plain(what.op) in ALL_PARTY for what in self.said.values())
+        return gloo and together and self.sequence == self.group.high and len(self.said) > 1
 
 
 def find(world: World) -> list[Mismatch]:
@@ -151,8 +158,8 @@ def _first_bad(group: Group) -> int | None:
             continue
         over = _over(group, sequence)
         if (digests == digests[0]).all():
-            if over and len(digests) == len(group.views):
-                break
+            if over and len(digests) == (group.size if gloo else len(group.views)):
+                break  # on gloo a call that failed for want of a member looks the same
         elif not over or gloo:
             bad = sequence
     return bad

@@ -248,7 +248,10 @@ def next_role(world: World, rank: int) -> str | None:
 
 
 def last_is_unexpected(world: World, rank: int) -> bool:
-    """Whether a rank's newest call breaks the period that its earlier calls keep."""
+    """Whether a rank's newest call breaks the period that its earlier calls keep.
+
+    One call repeated is no period: it does not say that another one could not follow.
+    """
     tokens = tail_of(world.windows[rank]).tokens
     period = period_of(tokens[:-1])
-    return period is not None and tokens[-1] != tokens[-1 - period]
+    return period is not None and period > 1 and tokens[-1] != tokens[-1 - period]

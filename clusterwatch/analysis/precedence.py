@@ -66,7 +66,7 @@ def passed_over(world: World, calls: Mapping[Call, Sequence[int]], ring: frozens
     for made, ranks in calls.items():
         for lacked in calls:
             for rank in ranks if made[0] is not lacked[0] else ():
-                if rank not in lacked[0].views or lacked[0].views[rank].issued(lacked[1]):
+                if rank not in lacked[0].members or rank in lacked[0].issued(lacked[1]):
                     continue
                 steps = (_kind(made[0]), made[1]), (_kind(lacked[0]), lacked[1])
                 others = _others(world, (made[0], lacked[0]), ring)

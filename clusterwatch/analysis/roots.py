@@ -36,7 +36,7 @@ def find(world: World, evidence: Evidence) -> tuple[list[Root], WaitGraph]:
     wrong = mismatch.find(world)
     open_calls = calls.find(world)
     if not (evidence.failed or world.no_dump or open_calls):
-        wrong = [m for m in wrong if not m.over]  # everybody has gone past it and nothing stands still
+        wrong = [m for m in wrong if not m.over or m.last]  # everybody has gone past it, nothing stands still
     bad = {m.group.number: m.sequence for m in wrong}
     pairing = p2p.pair(world)
     odd = {rank for m in wrong for rank in m.odd}

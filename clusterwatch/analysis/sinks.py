@@ -16,6 +16,7 @@ from clusterwatch.analysis.groups import World
 from clusterwatch.analysis.p2p import Half, Pairing
 from clusterwatch.analysis.root import Evidence, Root
 from clusterwatch.analysis.sentence import noun
+from clusterwatch.analysis.signature import ALL_PARTY, plain
 from clusterwatch.analysis.waitfor import WaitGraph
 from collectors.formats.columns import NULL
 
@@ -85,22 +86,31 @@ def _only_blind(graph: WaitGraph, blind: list[int]) -> bool:
 
 
 def _next_awaited(world: World, rank: int, calls: list[OpenCall]) -> OpenCall:
-    """Of the calls a rank lacks, the one its own pattern has next; else the one its peers made first."""
+    """Of the calls a rank lacks, the one its own pattern has next; else one that lacks few beside
+    it, the one its peers made first."""
     role = pattern.next_role(world, rank) if len(calls) > 1 else None
-    return min(calls, key=lambda call: (call.group.role != role, call.key))
+    return min(calls, key=lambda call: (call.group.role != role, _lacks_most(call), call.key))
+
+
+def _lacks_most(call: OpenCall) -> bool:
+    """Most members are absent, so that the few who made it may be the ones that went wrong."""
+    return len(call.absent) * 2 > call.group.size > 2
 
 
 def _missing(world: World, rank: int, calls: list[OpenCall]) -> Root:
     first = _next_awaited(world, rank, calls)
-    most = len(first.absent) * 2 > first.group.size > 2
+    most = _lacks_most(first)
     high = first.group.views[rank].high if rank in first.group.views else None
     last = f"its last call there is {high}" if high is not None else "its dump holds no call there"
     why = [f"rank {rank} never issued {first.op} {first.sequence} of {first.group.role}: {last}"]
+    alone = first.waiting if most and len(first.group.issued(first.sequence)) == 1 else ()
+    if alone:
+        why.append(f"{noun(alone)} made it alone: it may be one call too many just as well")
     why += _last_call(world, rank)
     return Root(
         "missing_rank",
         () if most else (rank,),
-        (rank,) if most else (),
+        tuple(sorted((rank, *alone))) if most else (),
         first.group,
         first.sequence,
         first.op,
@@ -300,6 +310,11 @@ def _several_open(call: OpenCall) -> bool:
     return bool((call.group.rows.groups["open_count"][call.group.mine] > 1).any())
 
 
+def _members_unsure(call: OpenCall) -> bool:
+    group = call.group
+    return not group.certain and bool(group.rows.gloo[group.mine].all()) and plain(call.op) in ALL_PARTY
+
+
 def unequal_halves(pairing: Pairing) -> list[Root]:
     """Pairs of a send and a receive that pass different things: one finding per pair of ranks."""
     found: dict[tuple[int, ...], Root] = {}
@@ -323,8 +338,23 @@ def _joined_halves(a: Half, b: Half) -> Root:
 
 
 def leftover(world: World, graph: WaitGraph) -> list[Root]:
-    """Someone lacks a call, yet no rule says who began: the ranks that lack the oldest one, as suspects."""
+    """Someone waits, yet no rule says who began: the ranks that lack the oldest call, as suspects, or ranks
+    without a dump that may be members of a group whose members gloo does not record."""
     lacking = [call for call in graph.calls if call.absent]
+    if not lacking and 0 < len(world.no_dump) * 2 <= world.size:
+        broken = [call for call in graph.calls if call.ahead and _members_unsure(call)]
+        for call in sorted(broken, key=lambda call: call.key)[:1]:
+            why = [
+                f"{call.op} {call.sequence} of {call.group.role} is open on {noun(call.waiting)}, over on "
+                f"{noun(call.ahead)}: on gloo that is what a dead member leaves behind",
+                f"{noun(world.no_dump)} left no dump",
+            ]
+            return [
+                Root(
+                    "suspect_no_dump", (), world.no_dump, call.group, call.sequence, call.op, why=why,
+                    certainty=0.4,
+                )
+            ]  # fmt: skip
     if not lacking:
         return []
     first = min(lacking, key=lambda call: call.key)

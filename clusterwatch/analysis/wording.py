@@ -304,6 +304,8 @@ def _body(observation: Observation, root: Root, group: GroupRef | None) -> str:
     verb = _VERBS[root.verdict]
     if root.named:
         return f"{_who(observation, root.named)} {verb} {where}"
+    if len(root.suspects) == 1:
+        return f"{_who(observation, root.suspects)} is suspected, not proven: it {verb} {where}"
     return f"one of {_who(observation, root.suspects)} {verb} {where}; they cannot be told apart"
 
 

@@ -52,7 +52,7 @@ class TestMissingRank:
     def test_when_most_are_missing_they_are_suspects_only(self) -> None:
         job = started()
         job.call(0, state="scheduled")
-        assert said(look(job)) == ("missing_rank", (), (1, 2, 3))
+        assert said(look(job)) == ("missing_rank", (), (0, 1, 2, 3))
 
     def test_a_rank_that_made_no_call_at_all_is_missing_not_unknown(self) -> None:
         job = Job(3)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from torch.distributed.distributed_c10d import _coalescing_manager as coalescing
 
 Collective = Callable[[Any, int], None]
 """(group, elements) -> makes the call and waits for its end"""
@@ -138,7 +139,7 @@ def functional_reduce_scatter(group: Any, size: int) -> None:
 
 
 def coalesced_manager(group: Any, size: int) -> None:
-    with dist._coalescing_manager(group=group):
+    with coalescing(group=group):
         dist.all_reduce(torch.ones(size), group=group)
         dist.all_reduce(torch.ones(2 * size), group=group)
 

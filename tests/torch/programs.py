@@ -127,7 +127,8 @@ def fsdp() -> Program:
 def hybrid_fsdp() -> Program:
     """Sharded within two ranks, replicated over two."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
-    model = fully_shard(_model(), mesh=mesh)
+    model = _model()
+    fully_shard(model, mesh=mesh)
     step = _step(model, lambda: model(torch.ones(2, 32)))
     return Program([step, step, step, dist.barrier], mark=2)
 

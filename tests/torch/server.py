@@ -6,8 +6,8 @@ one JSON line per scenario: what became of each rank. torch is imported once (se
 of every scenario is a fork of this process, which has started no thread and no group, so each has a recorder
 of its own.
 
-A scenario is over when every rank has ended its program, or when no thread of any has run for ``QUIET_S``. Then
-the dumps are taken, by a thread of each rank as a watchdog does it, and the ranks are killed by their ids.
+A scenario is over when every rank has ended its program, or when no thread of any has run for ``QUIET_S``.
+Then the dumps are taken, by a thread of each rank as a watchdog does it, and the ranks are killed.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Thread:
     """gloo's loop wakes every 10 ms whether there is work or not"""
     asleep: bool
     switches: int
-    """how often it was put on a core or taken off one: unchanged, it has not run, however busy the machine is"""
+    """how often it went on or off a core: unchanged, it has not run, however busy the machine is"""
 
     @classmethod
     def of(cls, place: Path) -> Thread:
@@ -210,7 +210,7 @@ def _rank(
     os.environ["TORCH_FR_BUFFER_SIZE"] = str(scenario.get("ring", 2000))
     os.environ |= {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": str(scenario["world"])}
     threading.Thread(target=_dumper, args=(number, folder, asked, answered), daemon=True).start()
-    store = dist.FileStore(str(folder / "store"), scenario["world"])
+    store = core.FileStore(str(folder / "store"), scenario["world"])
     dist.init_process_group(
         "gloo", store=store, rank=number, world_size=scenario["world"], timeout=timedelta(seconds=2 * LIMIT_S)
     )
@@ -231,8 +231,12 @@ def _rank(
 def _dumper(number: int, folder: Path, asked: int, answered: int) -> None:
     """Waits without using CPU, then writes both encodings, as a watchdog thread does."""
     os.read(asked, 1)
-    pickled = core._dump_fr_trace(includeCollectives=True, includeStackTraces=True, onlyActive=False)
-    text = core._dump_fr_trace_json(includeCollectives=True, onlyActive=False)
+    pickled = core._dump_fr_trace(  # type: ignore[attr-defined]
+        includeCollectives=True, includeStackTraces=True, onlyActive=False
+    )
+    text = core._dump_fr_trace_json(  # type: ignore[attr-defined]
+        includeCollectives=True, onlyActive=False
+    )
     text = text if isinstance(text, bytes) else text.encode()
     for flavour, data in (("pickle", pickled), ("json", text)):
         place = folder / flavour
