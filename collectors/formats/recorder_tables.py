@@ -232,7 +232,8 @@ def _groups(seen: tuple[_GroupKey, ...], dump: dict[Any, Any], rank: int) -> tup
     """Groups of the entries first, in their order, then groups that only pg_config knows.
 
     pg_config is keyed by name, pg_status by a process-local number; an entry carries both and joins them. Two
-    local groups of one name collide in pg_config, so neither may have its members.
+    local groups of one name collide in pg_config, so neither may have its members. What can be told of a
+    group without an entry is told by ``_unjoined``.
     """
     config = _config(dump, rank)
     status = {integer(key): value for key, value in _items(dump.get("pg_status")) if isinstance(value, dict)}
@@ -253,7 +254,22 @@ def _groups(seen: tuple[_GroupKey, ...], dump: dict[Any, Any], rank: int) -> tup
                 last_completed=count(row.get("last_completed_collective")),
             )
         )
-    groups += [
-        TraceGroup(name, desc, ranks) for name, (desc, ranks) in config.items() if ranks and name not in uses
-    ]
+    left = [(name, *told) for name, told in config.items() if told[1] and name not in uses]
+    rows = [row for number, row in status.items() if number not in {item[0] for item in seen}]
+    enqueued = _unjoined(rows, len(left), bool(seen))
+    groups += [TraceGroup(name, desc, ranks, last_enqueued=enqueued) for name, desc, ranks in left]
     return tuple(groups)
+
+
+def _unjoined(rows: list[dict[Any, Any]], groups: int, has_entries: bool) -> int | None:
+    """Last collective enqueued in a group without an entry, from the status rows that no entry joins.
+
+    Which row is whose cannot be told, so the smallest number is what each of the groups has made at least.
+    A ring that holds nothing while calls were made was off, reset or lost: then the largest number stands, so
+    that no call its peers wait in is said to be lacking.
+    """
+    numbers = [count(row.get("last_enqueued_collective")) for row in rows]
+    made = [number for number in numbers if number is not None]
+    if not made or (has_entries and (len(made) < len(numbers) or len(numbers) < groups)):
+        return None
+    return min(made) if has_entries else max(made)

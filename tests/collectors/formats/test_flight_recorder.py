@@ -72,6 +72,27 @@ def test_status_is_joined_through_entries() -> None:
     assert (by_desc["tp"].last_enqueued, by_desc["tp"].last_completed) == (1, 1)
 
 
+def silent_groups(*made: int, entries: bool) -> list[int | None]:
+    """``last_enqueued`` of groups 5, 6, ... without an entry, whose status rows say ``made``."""
+    names = range(5, len(made) + 5)
+    config = {str(n): {"name": str(n), "desc": f"g{n}", "ranks": "[0, 1]"} for n in (0, *names)}
+    rows = {str(n): {"last_enqueued_collective": number} for n, number in zip(names, made, strict=True)}
+    held = json.loads(two_ranks().json(0))["entries"] if entries else []
+    data = {"version": "2.10", "pg_config": config, "pg_status": rows, "entries": held}
+    return [g.last_enqueued for g in decode(json.dumps(data).encode(), 0).groups if g.name >= "5"]
+
+
+def test_a_group_whose_calls_the_ring_has_dropped_has_its_status_all_the_same() -> None:
+    assert silent_groups(7, entries=True) == [7]
+    assert silent_groups(7, 4, entries=True) == [4, 4]
+    assert silent_groups(7, -1, entries=True) == [None, None]
+
+
+def test_a_ring_that_lost_everything_proves_no_call_lacking() -> None:
+    assert silent_groups(7, 4, entries=False) == [7, 7]
+    assert silent_groups(-1, entries=False) == [None]
+
+
 def test_a_rank_without_calls_has_groups_and_no_entries() -> None:
     trace = decode(Job(3).json(1), 1)
     assert len(trace.entries) == 0 and trace.groups[0].ranks == (0, 1, 2)
