@@ -62,14 +62,14 @@ def detect_job(job_id: int, now_ns: int) -> None:
 def _keep_state(scene: Scene) -> None:
     """A running job that no node has spoken of for long is in an unknown state until one does again."""
     alive = [row for row, rank in enumerate(scene.ranks) if rank.exited_at is None]
-    if not alive or scene.job.state not in (Job.State.RUNNING, Job.State.UNKNOWN):
+    if not alive:
         return
     newest_ns = max(int(scene.look.seen_ns[row]) for row in alive)
     registered_ns = max(int(scene.ranks[row].started_at.timestamp() * 1e9) for row in alive)
     silent_ns = scene.look.word_ns - max(newest_ns, registered_ns)
-    if silent_ns > UNHEARD_NS:
+    if scene.job.state == Job.State.RUNNING and silent_ns > UNHEARD_NS:
         set_heard_of(scene.job.pk, False)
-    elif newest_ns and scene.look.word_ns - newest_ns < UNHEARD_NS:
+    elif scene.job.state == Job.State.UNKNOWN and scene.look.word_ns - newest_ns < UNHEARD_NS:
         set_heard_of(scene.job.pk, True)
 
 
