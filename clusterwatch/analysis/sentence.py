@@ -40,8 +40,14 @@ def noun(ranks: Iterable[int], most: int = 6) -> str:
     return f"rank{'s' if len(ordered) != 1 else ''} {ranks_text(ordered, most)}"
 
 
-def count(number: int, word: str) -> str:
-    return f"{number:,} {word}{'' if number == 1 else 's'}".replace(",", "\N{NO-BREAK SPACE}")
+def number(value: int) -> str:
+    """Thousands apart: 16 384."""
+    return f"{value:,}".replace(",", "\N{NO-BREAK SPACE}")
+
+
+def count(value: int, word: str) -> str:
+    """``1 rank``, ``16 384 ranks``."""
+    return f"{number(value)} {word}{'' if value == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:

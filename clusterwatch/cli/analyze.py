@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from clusterwatch.analysis import Diagnosis, Observation, diagnose, exit_code
-from clusterwatch.analysis.overview import overview
+from clusterwatch.analysis.overview import Overview, overview
 from clusterwatch.cli.progress import Bar
 from clusterwatch.cli.report import html, outputs, perfetto, text
 from clusterwatch.readers import folder
@@ -68,30 +68,27 @@ def run(args: argparse.Namespace) -> int:
         print(f"clusterwatch: {error}", file=sys.stderr)
         return EXIT_NO_INPUT
     diagnosis = diagnose(observation)
-    if isinstance(
-        sys.stdout, io.TextIOWrapper
-    ):  # a terminal that knows no such letter still gets the verdict
-        sys.stdout.reconfigure(errors="replace")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(
+            errors="replace"
+        )  # a terminal that knows no such letter still gets the verdict
+    worst = diagnosis.worst
+    code = exit_code(worst.verdict, worst.fault_class, worst.severity)
     if args.json:
         print(json.dumps(diagnosis.to_dict(), ensure_ascii=False))
-    else:
-        view = overview(observation.windows, diagnosis)
+        if args.html is None and args.perfetto is None:
+            return code
+    view = overview(observation.windows, diagnosis)
+    if not args.json:
         print("\n".join(text.report(diagnosis, view, text.style_of(sys.stdout), args.stacks)))
-    worst = diagnosis.worst
-    return _write_files(args, observation, diagnosis) or exit_code(
-        worst.verdict, worst.fault_class, worst.severity
-    )
+    return _write_files(args, observation, diagnosis, view) or code
 
 
-def _write_files(args: argparse.Namespace, observation: Observation, diagnosis: Diagnosis) -> int:
+def _write_files(
+    args: argparse.Namespace, observation: Observation, diagnosis: Diagnosis, view: Overview
+) -> int:
     """What was asked for beside the answer. Returns 0, or the exit code of the first file that failed."""
-    if args.html is None and args.perfetto is None:
-        return 0
-    view, name, codes = (
-        overview(observation.windows, diagnosis),
-        args.path.resolve().name or str(args.path),
-        [],
-    )
+    name, codes = args.path.resolve().name or str(args.path), []
     if args.html is not None:
         page = html.page(diagnosis, view, name).encode()
         codes.append(outputs.write(args.html, lambda file: file.write(page)))

@@ -18,10 +18,11 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from clusterwatch.analysis.model import Severity
+from clusterwatch.analysis.model import Culprit, Severity
 from clusterwatch.analysis.sentence import count, duration, noun
 from clusterwatch.analysis.verdicts import exit_code
 from clusterwatch.cli import why_remote
+from clusterwatch.cli.report import words
 
 EXIT_UNKNOWN: Final = 3
 EXIT_NO_INPUT: Final = 66
@@ -110,7 +111,7 @@ def screen(report: Json, now: datetime) -> list[str]:
         lines += _without_incident(report, now)
     else:
         lines += _with_incident(job, incident, now)
-    return [_printable(line) for line in lines]
+    return [words.printable(line) for line in lines]
 
 
 def _without_incident(report: Json, now: datetime) -> list[str]:
@@ -172,14 +173,8 @@ def _limit(incident: Json) -> str:
 
 
 def _culprit(culprit: Json) -> str:
-    places = [
-        culprit.get("host"),
-        None if culprit.get("gpu") is None else f"GPU {culprit['gpu']}",
-        None if culprit.get("pid") is None else f"pid {culprit['pid']}",
-    ]
-    known = ", ".join(str(place) for place in places if place)
-    rank = culprit.get("rank")
-    return ("host" if rank is None else f"rank {rank}") + (f" ({known})" if known else "")
+    known = ("rank", "host", "gpu", "gpu_uuid", "pid")
+    return words.place(Culprit(*(culprit.get(name) for name in known)))
 
 
 def _waiting(diagnosis: Json) -> str:
@@ -207,8 +202,3 @@ def _clock(text: str) -> str:
 
 def _ago(text: str | None, now: datetime) -> str:
     return "unknown" if text is None else f"{duration(max(0.0, (now - _parsed(text)).total_seconds()))} ago"
-
-
-def _printable(text: str) -> str:
-    """Names come from nodes: control characters never reach the terminal."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)

@@ -12,7 +12,7 @@ from typing import Final
 from clusterwatch import __version__
 from clusterwatch.analysis.model import Diagnosis, Finding, Severity
 from clusterwatch.analysis.overview import Overview, open_call_of
-from clusterwatch.analysis.sentence import count, noun
+from clusterwatch.analysis.sentence import count, noun, number
 from clusterwatch.cli.report import html_parts, matrix, words
 from clusterwatch.cli.report.dom import Markup, el, join, text
 from clusterwatch.cli.report.html_parts import glyph
@@ -106,7 +106,7 @@ def _meter(confidence: float) -> Markup:
 
 def _reported(diagnosis: Diagnosis) -> str:
     cover = diagnosis.coverage
-    return f"{words.number(cover.reported)} of {count(cover.expected, 'rank')} reported"
+    return f"{number(cover.reported)} of {count(cover.expected, 'rank')} reported"
 
 
 def _sentence(finding: Finding) -> Markup:

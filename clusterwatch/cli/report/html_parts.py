@@ -6,7 +6,7 @@ from typing import Final
 
 from clusterwatch.analysis.model import Diagnosis, MergedStack
 from clusterwatch.analysis.overview import GroupState, OpenCall, Overview, Shape
-from clusterwatch.analysis.sentence import count, noun
+from clusterwatch.analysis.sentence import count, noun, number
 from clusterwatch.analysis.stacks import RECORDER
 from clusterwatch.cli.report import words
 from clusterwatch.cli.report.dom import Markup, el, join
@@ -80,7 +80,7 @@ def _shape_table(shapes: list[Shape]) -> Markup:
 
 def _shape(shape: Shape) -> Markup:
     parts = [(shape.ok, "ok", "ok"), (shape.waiting, "wait", "waiting"), (shape.stuck, "failed", "stuck")]
-    told = ", ".join(f"{words.number(many)} {word}" for many, _, word in parts if many)
+    told = ", ".join(f"{number(many)} {word}" for many, _, word in parts if many)
     bar = el(
         "div",
         *(el("i", cls=cls, style=f"flex:{many}") for many, cls, _ in parts if many),
@@ -89,7 +89,7 @@ def _shape(shape: Shape) -> Markup:
     )
     odd = shape.stuck or shape.waiting
     names = "; ".join(f"{group.name}: {noun(group.members, 4)}" for group in shape.named[:4])
-    more = f"; and {words.number(odd - 4)} more" if odd > 4 else ""
+    more = f"; and {number(odd - 4)} more" if odd > 4 else ""
     return el(
         "tr",
         el("td", el("b", words.shape_name(shape))),
@@ -133,7 +133,7 @@ def _call(call: OpenCall, view: Overview) -> Markup:
     absent += [f"not told: {noun(call.silent, _RANKS_TOLD)}"] if call.silent else []
     running = [f"{call.started} running"] if call.started else []
     running += [f"{call.timed_out} timed out"] if call.timed_out else []
-    issued = f"{words.number(len(call.joined))} of {words.number(size)}"
+    issued = f"{number(len(call.joined))} of {number(size)}"
     if 0 < len(call.joined) < size:
         issued += f": {noun(call.joined, _RANKS_TOLD)}"
     sequence = "" if call.seq is None else f" {call.seq}"

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusterwatch.analysis.lag import ABSENT, NO_DUMP, UNKNOWN, LagMatrix
-from clusterwatch.analysis.sentence import count, noun, ranks_text
+from clusterwatch.analysis.sentence import count, noun, number, ranks_text
 from clusterwatch.cli.report.dom import Markup, drawing, el, join
-from clusterwatch.cli.report.words import number
 
 TABLE_RANKS_MAX: Final = 40
 CELLS_MAX: Final = 4096

@@ -11,7 +11,7 @@ from typing import Final
 
 from clusterwatch.analysis.model import Culprit, Diagnosis, Finding, InputProblem, Owner
 from clusterwatch.analysis.overview import OpenCall, Overview, Shape
-from clusterwatch.analysis.sentence import count, duration, noun, ranks_text
+from clusterwatch.analysis.sentence import count, duration, noun, number, ranks_text
 
 _AGE_MIN_S: Final = 1.0
 """Younger than this, the newest call anywhere is part of the same stop: the age would say nothing."""
@@ -133,11 +133,6 @@ def waiting(finding: Finding) -> str:
         return f"{count(down.ranks, 'rank')}{groups} failed or stopped because of it"
     verb = "waits" if down.ranks == 1 else "wait"
     return f"{count(down.ranks, 'rank')}{groups} only {verb}"
-
-
-def number(value: int) -> str:
-    """Thousands apart: 16 384."""
-    return f"{value:,}".replace(",", _NO_BREAK)
 
 
 def shape_name(shape: Shape) -> str:
