@@ -137,6 +137,12 @@ def attribution_in(python: str) -> str | None:
     return done.stdout.strip() or None
 
 
+def nvrx_version(python: str) -> str:
+    """Of the nvidia-resiliency-ext in that interpreter; for a checkout of its source, what its metadata says."""
+    code = "import importlib.metadata as m; print(m.version('nvidia-resiliency-ext'))"
+    return _run([python, "-c", code]).stdout.strip()
+
+
 def torch_version() -> str:
     """Of the torch whose torchfrtrace is asked."""
     done = _run([sys.executable, "-c", "import torch; print(torch.__version__)"])
@@ -147,7 +153,7 @@ def document(nvrx_python: str) -> str:
     """The whole page, measured now."""
     lacking = attribution_in(nvrx_python)
     head = ["verdict", "what was injected", "clusterwatch", f"torchfrtrace (torch {torch_version()})"]
-    head.append("nvidia-resiliency-ext")
+    head.append("nvidia-resiliency-ext" if lacking else f"nvidia-resiliency-ext ({nvrx_version(nvrx_python)})")
     found = rows(list(CASES), None if lacking else nvrx_python)
     count = {column: sum(row[column] == RIGHT for row in found) for column in (2, 3, 4)}
     total = ["", f"right, of {len(found)}", *(str(count[column]) for column in (2, 3))]
