@@ -138,7 +138,7 @@ def attribution_in(python: str) -> str | None:
 
 
 def nvrx_version(python: str) -> str:
-    """Of the nvidia-resiliency-ext in that interpreter; for a checkout of its source, what its metadata says."""
+    """What the metadata of nvidia-resiliency-ext in that interpreter says."""
     code = "import importlib.metadata as m; print(m.version('nvidia-resiliency-ext'))"
     return _run([python, "-c", code]).stdout.strip()
 
@@ -153,7 +153,8 @@ def document(nvrx_python: str) -> str:
     """The whole page, measured now."""
     lacking = attribution_in(nvrx_python)
     head = ["verdict", "what was injected", "clusterwatch", f"torchfrtrace (torch {torch_version()})"]
-    head.append("nvidia-resiliency-ext" if lacking else f"nvidia-resiliency-ext ({nvrx_version(nvrx_python)})")
+    release = "" if lacking else f" ({nvrx_version(nvrx_python)})"
+    head.append(f"nvidia-resiliency-ext{release}")
     found = rows(list(CASES), None if lacking else nvrx_python)
     count = {column: sum(row[column] == RIGHT for row in found) for column in (2, 3, 4)}
     total = ["", f"right, of {len(found)}", *(str(count[column]) for column in (2, 3))]
