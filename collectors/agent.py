@@ -35,7 +35,7 @@ from collectors.sources.base import HOST, Reading, SourceEvent
 from collectors.sources.tree import Tree
 from collectors.spool import Spool
 from collectors.supervise import Supervisor
-from collectors.wire import records
+from collectors.wire import hot_values, records
 from collectors.wire.records import AgentCost, HotFrame
 
 log = logging.getLogger(__name__)
@@ -183,7 +183,12 @@ class Agent:
             sources=self._supervisor.status() if self._supervisor else {},
         )
         self._sender.hot(
-            HotFrame(t_ns=self._clock.now_ns(), metrics=self._values, progress=self._table.hot(), agent=cost)
+            HotFrame(
+                t_ns=self._clock.now_ns(),
+                metrics=hot_values.pack(self._values),
+                progress=self._table.hot(),
+                agent=cost,
+            )
         )
         self._values = {}
 

@@ -18,7 +18,8 @@ from clusterwatch.ingest.admission import Admission
 from clusterwatch.ingest.hot_arrays import NodePart, ProgressPart, RankLayout
 from clusterwatch.jobs.announcements import RefLayout
 from clusterwatch.store import hot
-from collectors.wire import limits
+from collectors.wire import hot_values, limits
+from collectors.wire.codec import WireError
 from collectors.wire.records import AgentCost, HotFrame, HotProgress
 
 PROGRESS_KEPT_NS: Final = 600 * 10**9
@@ -107,10 +108,12 @@ class Board:
         self._take_progress(entry, frame.progress, now_ns)
 
     def _take_metrics(self, entry: NodeEntry, frame: HotFrame, now_ns: int) -> None:
-        if len(frame.metrics) > limits.METRICS_PER_FRAME_MAX:
-            raise MalformedFrame(f"{len(frame.metrics)} metrics")
+        try:
+            metrics = hot_values.unpack(frame.metrics)
+        except WireError as error:
+            raise MalformedFrame(str(error)) from error
         names = self._metric_names.setdefault(entry.cluster_id, set())
-        for name, values in frame.metrics.items():
+        for name, values in metrics.items():
             if name not in names:
                 if (
                     len(names) >= METRIC_NAMES_MAX

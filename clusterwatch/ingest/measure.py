@@ -20,7 +20,7 @@ from clusterwatch.ingest.board import Board
 from clusterwatch.ingest.hub import retention_of_tags
 from clusterwatch.jobs.announcements import RefLayout
 from clusterwatch.store import partitions, series
-from collectors.wire import blocks, codec, records
+from collectors.wire import blocks, codec, hot_values, records
 
 GPUS: Final = 8
 GROUPS: Final = 6
@@ -130,7 +130,7 @@ def _frame(node_id: int) -> records.HotFrame:
     metrics: dict[str, list[float | None]] = {
         f"metric_{number}": [float(node_id + gpu) for gpu in range(GPUS)] for number in range(METRICS)
     }
-    return records.HotFrame(t_ns=now_ns, metrics=metrics, progress=progress)
+    return records.HotFrame(t_ns=now_ns, metrics=hot_values.pack(metrics), progress=progress)
 
 
 # --- commits ----------------------------------------------------------------------------------------

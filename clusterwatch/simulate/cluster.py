@@ -23,7 +23,7 @@ from clusterwatch.simulate.training import Run, RunningJob, plan
 from collectors.clock import Clock, SystemClock
 from collectors.config import AgentConfig
 from collectors.minute import spread_s
-from collectors.wire import records
+from collectors.wire import hot_values, records
 
 PHASES: Final = 8
 """Groups of nodes whose seconds begin at different times."""
@@ -154,7 +154,7 @@ class Cluster:
             line.offer(
                 records.HotFrame(
                     t_ns=now_ns,
-                    metrics={name: list(rows[row]) for name, rows in metrics.items()},
+                    metrics=hot_values.pack({name: rows[row] for name, rows in metrics.items()}),
                     progress=held[0].progress(held[1], now_ns) if held else None,
                     agent=records.AgentCost(
                         dropped_total=line.spool.dropped_total, sources={"simulator": "ok"}

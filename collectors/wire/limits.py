@@ -26,6 +26,9 @@ RANKS_PER_GROUP_MAX: Final = 1_048_576
 ENTRIES_PER_TRACE_MAX: Final = 200_000
 FRAMES_PER_STACK_MAX: Final = 256
 METRICS_PER_FRAME_MAX: Final = 2_048
+SERIES_PER_METRIC_MAX: Final = 1_024
+"""Values of one metric of a node; an NVL72 rack has 72."""
+
 RECORDS_PER_PUT_MAX: Final = 256
 
 CLOCK_AHEAD_MAX_S: Final = 600

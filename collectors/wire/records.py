@@ -206,11 +206,23 @@ class AgentCost(msgspec.Struct, omit_defaults=True, frozen=True):
     """source -> "ok" or the reason why it gives nothing"""
 
 
+class HotMetrics(msgspec.Struct, frozen=True):
+    """Newest values of a node: one series per GPU for GPU metrics, one for host metrics.
+
+    Made and read by ``collectors.wire.hot_values``. A metric that is not in a frame has no new value.
+    """
+
+    layout: bytes
+    """names and series of the metrics"""
+    values: bytes
+    """float32, all series of all metrics in the order of the layout, NaN where there is no value"""
+
+
 class HotFrame(Record, tag="hot", frozen=True):
-    """Latest values of a node. Lists are per GPU for GPU metrics, of length 1 for host metrics."""
+    """Latest values of a node."""
 
     t_ns: int
-    metrics: dict[str, list[float | None]] = {}
+    metrics: HotMetrics | None = None
     progress: HotProgress | None = None
     agent: AgentCost | None = None
 

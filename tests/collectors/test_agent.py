@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from collectors.wire import records
+from collectors.wire import hot_values, records
 from tests.collectors.fakes import (
     REPO,
     FakeGateway,
@@ -88,7 +88,7 @@ async def test_it_says_who_it_is_and_sends_hot_frames_each_second(bench: Bench) 
     (told,) = bench.gateway.stored_records(records.Inventory)
     assert told.hostname == "n1"
     newest = bench.gateway.hot[-1]
-    (used,) = newest.metrics["host_memory_used_bytes"]
+    (used,) = hot_values.unpack(newest.metrics)["host_memory_used_bytes"]
     assert used is not None
     assert used > 0
     assert newest.agent is not None

@@ -16,6 +16,7 @@ from clusterwatch.jobs.models import Capture, Group, Job, Rank
 from clusterwatch.jobs.services import request_capture
 from clusterwatch.store import hot
 from collectors.wire import records
+from collectors.wire.hot_values import pack
 from tests.ingest.client import Node, hello
 from tests.ingest.database import in_database, select
 from tests.stack import Stack
@@ -117,8 +118,8 @@ async def test_metrics_go_to_the_slots_of_their_node(gateway: Gateway, enrolment
         gateway.url, hello(enrolment_token=enrolment, node="n2", machine_id="m2", gpus=gpus)
     )
     now_ns = time.time_ns()
-    await first.send(records.HotFrame(now_ns, {"power_w": [100.0, None], "load_1m": [0.5]}))
-    await second.send(records.HotFrame(now_ns, {"power_w": [300.0, 400.0], "odd": [1.0, 2.0, 3.0]}))
+    await first.send(records.HotFrame(now_ns, pack({"power_w": [100.0, None], "load_1m": [0.5]})))
+    await second.send(records.HotFrame(now_ns, pack({"power_w": [300.0, 400.0], "odd": [1.0, 2.0, 3.0]})))
     cluster_id = await in_database(lambda: select("SELECT id FROM fleet_cluster")[0])
     power = await until(
         lambda: m if (m := hot.read_metric(cluster_id, "power_w", 4)).seen_ns[[0, 3]].all() else None

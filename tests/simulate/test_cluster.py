@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from clusterwatch.simulate.cluster import Cluster, Settings
-from collectors.wire import blocks, codec, records
+from collectors.wire import blocks, codec, hot_values, records
 from tests.simulate.gateway import FakeGateway, until
 
 
@@ -72,7 +72,7 @@ async def test_hot_frames_come_once_a_second_and_always_move(tmp_path: Path):
     assert (gaps > 0.5).all()
     numbers = [np.frombuffer(frame.progress.enqueued, "<i8") for frame in frames]
     assert all((after > before).any() for before, after in zip(numbers[:-1], numbers[1:], strict=True))
-    assert len(frames[0].metrics["gpu_power_w"]) == 8
+    assert len(hot_values.unpack(frames[0].metrics)["gpu_power_w"]) == 8
     assert "gpu-r001-n02" in gateway.frames and gateway.frames["gpu-r001-n02"][0].progress is None, (
         "it is idle"
     )

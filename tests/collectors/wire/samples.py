@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from collectors.wire import blocks, records
+from collectors.wire import blocks, hot_values, records
 from collectors.wire.records import RankId
 
 GOLDEN = Path(__file__).resolve().parents[2] / "data" / "wire" / "v1.json"
@@ -62,7 +62,7 @@ def messages() -> dict[str, Any]:
         "capture": records.CaptureOrder(capture_id=5, job="4711", want=["window", "stacks"], ranks=[3]),
         "bye": records.Bye(reason="stop"),
         "hot": records.HotFrame(
-            t_ns=T_NS, metrics={"host_cpu_ratio": [0.5], "power_w": [650.0, None]},
+            t_ns=T_NS, metrics=hot_values.pack({"host_cpu_ratio": [0.5], "power_w": [650.0, None]}),
             progress=records.HotProgress(
                 ref=array("I", [77]).tobytes(), step=q(12), phase=b"\x02", phase_since_ns=q(T_NS),
                 moved_ns=q(T_NS), heard_ns=q(T_NS), group_count=array("H", [1]).tobytes(),
