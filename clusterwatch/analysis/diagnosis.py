@@ -24,6 +24,7 @@ from clusterwatch.analysis import (
     roots,
     stacks,
     timing,
+    unranked,
     wording,
 )
 from clusterwatch.analysis.groups import World
@@ -84,13 +85,14 @@ def _diagnose(observation: Observation) -> Diagnosis:
     findings.sort(key=_order)
     named = {rank for f in findings for rank in f.culprit_ranks}
     suspects = {rank for f in findings for rank in f.suspect_ranks}
-    return Diagnosis(
+    diagnosis = Diagnosis(
         tuple(findings),
         _coverage(world, stale) if fresh.windows or not observation.logs else log_judge.coverage(told),
         stacks.merge(observation.stacks, named, suspects),
         tuple(sorted(observation.problems, key=lambda p: (p.source, p.reason))),
         tuple(sorted(stale)),
     )
+    return unranked.told(diagnosis, observation.unranked) if observation.unranked else diagnosis
 
 
 def _fresh(observation: Observation, world: World) -> tuple[Observation, World, frozenset[int]]:

@@ -156,6 +156,8 @@ class Observation:
     """job logs beside or instead of the dumps"""
     timeouts: tuple[CallTimeout, ...] = ()
     """calls that the logs' watchdogs gave up on; ``diagnose`` fills it from ``logs``"""
+    unranked: Mapping[int, str] = field(default_factory=dict)
+    """file by number, where ``windows`` bear numbers that are no ranks: findings name files instead"""
 
 
 # --- out ------------------------------------------------------------------------------------------------
@@ -298,10 +300,11 @@ class Diagnosis:
         top = self.worst.to_dict()
         top["culprit_ranks"] = sorted({r for f in self.findings for r in f.culprit_ranks})
         top["suspect_ranks"] = sorted({r for f in self.findings for r in f.suspect_ranks})
-        seen: dict[int | None, dict[str, Any]] = {}
+        seen: dict[tuple[Any, ...], dict[str, Any]] = {}
         for finding in self.findings:
             for culprit in finding.to_dict()["culprits"]:
-                seen.setdefault(culprit["rank"], culprit)
+                rank = culprit["rank"]
+                seen.setdefault(tuple(culprit.values()) if rank is None else (rank,), culprit)
         top["culprits"] = list(seen.values())
         top["coverage"] = {
             "expected": self.coverage.expected,

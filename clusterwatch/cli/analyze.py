@@ -78,7 +78,8 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(diagnosis.to_dict(), ensure_ascii=False))
         if args.html is None and args.perfetto is None:
             return code
-    view = overview(observation.windows, diagnosis)
+    ranked = () if observation.unranked else observation.windows
+    view = overview(ranked, diagnosis)
     if not args.json:
         print("\n".join(text.report(diagnosis, view, text.style_of(sys.stdout), args.stacks)))
     return _write_files(args, observation, diagnosis, view) or code

@@ -6,7 +6,7 @@ they are reduced, so memory follows the number of ranks, not what their rings ho
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -16,7 +16,7 @@ from clusterwatch.analysis.tables import Window
 from clusterwatch.analysis.window import reduce
 from clusterwatch.readers.archives import Blob, UnreadableError, label
 from clusterwatch.readers.names import Named
-from collectors.formats.columns import NULL, TraceColumns
+from collectors.formats.columns import NULL, UNKNOWN_RANK, TraceColumns
 from collectors.formats.flight_recorder import DUMP_MAX_BYTES, decode
 from collectors.formats.trace import TraceError
 
@@ -42,6 +42,10 @@ class Dump:
     marks: Marks | None
     """record ids, rising, and what was recorded under them: equal in all dumps of one process. None where the
     rank has one dump only"""
+    series: str = ""
+    """its path up to the rank: dumps of one series were numbered together"""
+    as_told: Window | None = None
+    """the window with all lists of members, where some lack the rank that the name gives"""
 
     @property
     def newest_ns(self) -> int | None:
@@ -66,10 +70,13 @@ def load(blob: Blob, named: Named, *, marked: bool) -> Dump | Unusable | None:
     data = b""
     try:
         data = blob.read(DUMP_MAX_BYTES)
-        trace = _decoded(data, blob, named.rank)
+        told = _decoded(data, blob)
+        trace = _of_rank(told, named.rank)
         window = reduce(trace)
         marks = _marks(trace) if marked else None
-        return Dump(named.rank, blob.name, named.prefix, window, _world(trace, window), marks)
+        as_told = None if trace.groups == told.groups or trace.backend == "gloo" else reduce(told)
+        world = _world(trace, window) if as_told is None else _world(told, as_told)
+        return Dump(named.rank, blob.name, named.prefix, window, world, marks, named.series, as_told)
     except UnreadableError as error:
         return Unusable(blob.name, str(error)[:_REASON_MAX_CHARS], named.rank) if named.sure else None
     except TraceError as error:
@@ -87,18 +94,28 @@ def decoded(blob: Blob, rank: int) -> TraceColumns:
     return decode(blob.read(DUMP_MAX_BYTES), rank, blob.name)
 
 
-def _decoded(data: bytes, blob: Blob, rank: int) -> TraceColumns:
-    """As ``decoded``; a file that has grown since is read once more: its writer may just have ended."""
+def _decoded(data: bytes, blob: Blob) -> TraceColumns:
+    """The ring of whoever it is; a file that has grown since is read once more: its writer may just have
+    ended.
+    """
     try:
-        return decode(data, rank, blob.name)
+        return decode(data, UNKNOWN_RANK, blob.name)
     except TraceError:
         again = blob.read(DUMP_MAX_BYTES)
         if len(again) <= len(data):
             raise
         try:
-            return decode(again, rank, blob.name)
+            return decode(again, UNKNOWN_RANK, blob.name)
         except TraceError as error:
             raise TraceError(f"{error}; it was being written while it was read") from error
+
+
+def _of_rank(trace: TraceColumns, rank: int) -> TraceColumns:
+    """The ring as one of ``rank``: lists without it are of other groups, and gloo's are of no group."""
+    if all(rank in group.ranks for group in trace.groups if group.ranks):
+        return replace(trace, rank=rank)
+    groups = (group if rank in group.ranks else replace(group, ranks=()) for group in trace.groups)
+    return replace(trace, rank=rank, groups=tuple(groups))
 
 
 def groups_with(blob: Blob, rank: int) -> int:

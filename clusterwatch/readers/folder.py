@@ -20,6 +20,7 @@ from clusterwatch.readers import dumps, hosts, names, runs, workers
 from clusterwatch.readers.archives import Blob, Stream, UnreadableError, files, label
 from clusterwatch.readers.dumps import Dump, Unusable
 from clusterwatch.readers.names import Named
+from clusterwatch.readers.numbering import Numbering
 from clusterwatch.readers.runs import Job
 from collectors.formats.columns import TraceColumns
 from collectors.formats.trace import TraceError
@@ -58,6 +59,10 @@ class Folder:
     """host by rank, where the paths of all dumps tell it"""
     other_jobs: tuple[Job, ...] = ()
     """jobs whose files lie here too, at the same time; nothing of them is in ``windows``"""
+    unranked: tuple[Window, ...] = ()
+    """dumps whose rank nothing tells, under numbers that are no ranks; ``windows`` is empty then"""
+    alike: bool = False
+    """under any numbers ``unranked`` would be judged alike"""
 
 
 @dataclass(slots=True)
@@ -99,8 +104,15 @@ def read(path: Path, show: Show | None = None, processes: int | None = None) -> 
     if not found and not unusable:
         problems.append(InputProblem(_title(path), _nothing(listing)))
     first = choice.jobs[0] if choice.jobs else Job("", (), None)
+    windows = tuple(dump.window for dump in first.dumps)
+    numbering = choice.numbering
+    if numbering is not None:
+        problems.append(InputProblem(_title(path), _about_names(numbering)))
+        if numbering.unranked:
+            return Folder((), _bounded(problems, path), len(found) + len(unusable), first.world_size,
+                          unranked=windows, alike=numbering.alike)  # fmt: skip
     return Folder(
-        windows=tuple(dump.window for dump in first.dumps),
+        windows=windows,
         problems=_bounded(problems, path),
         files=len(found) + len(unusable),
         world_size=first.world_size,
@@ -264,6 +276,15 @@ def _about_jobs(choice: runs.Choice) -> Iterator[InputProblem]:
             f"ranks {few} left dumps of two processes at one time: files of two jobs may be mixed here, "
             "and no name tells them apart. The newer of each is judged",
         )
+
+
+def _about_names(found: Numbering) -> str:
+    if not found.unranked:
+        return "file names number the processes of each host; the ranks are told by the groups in the dumps"
+    return (
+        "file names number the processes of each host, and the groups in the dumps do not tell which ranks "
+        "these are: no rank can be named. Name the files after the global rank (TORCH_FR_DUMP_TEMP_FILE)"
+    )
 
 
 def _bounded(problems: list[InputProblem], path: Path) -> tuple[InputProblem, ...]:

@@ -24,6 +24,10 @@ _AT_END: Final = re.compile(rf"{_NUMBER}{_ENDINGS}$", re.IGNORECASE)
 _AFTER_WORD: Final = re.compile(rf"rank[_.=-]?{_NUMBER}", re.IGNORECASE)
 _ANY: Final = re.compile(_NUMBER)
 _RANK_WORD: Final = re.compile(r"rank[_.=-]?", re.IGNORECASE)
+_RANK_FOLDER: Final = re.compile(
+    r"(?:(?:(?:global|local)[_-]?)?rank|r|proc(?:ess)?|task|worker|gpu)?[_.=-]?0*(\d{1,7})", re.IGNORECASE
+)
+"""A folder that may stand for one process; ``node5``, ``attempt_2`` and ``run7`` do not."""
 _DUMP_WORDS: Final = re.compile(r"trace|dump|rank|flight|(?<![a-z])fr(?![a-z])", re.IGNORECASE)
 _OTHER_FILES: Final = re.compile(
     r"\.(log|txt|out|err|py|md|rst|ya?ml|toml|ini|cfg|csv|html?|xml|sh|pipe|tmp|part|swp|lock|jsonl|png|svg|pdf"
@@ -35,6 +39,7 @@ PARTS: Final = re.compile(r"/|(?<!\d):|:(?!\d\d(?!\d))")
 """Between the parts of a path and of an archive's members; the colons of a time of day are none."""
 _PLACES_MAX: Final = 12
 """Numbers of a name that are tried as its rank."""
+_FOLDER_PLACES: Final = ("in folder", "one above", "two above", "three above")
 
 Decide = Callable[[Sequence[tuple[str, int]]], int]
 """Given (name, rank it would have) of some files: how many groups of their dumps have that rank."""
@@ -49,6 +54,8 @@ class Named:
     prefix: str
     """its base name up to the rank or host; the same for all dumps of a job"""
     sure: bool
+    series: str = ""
+    """its path up to the rank: files of one series, as of one host's folder, were numbered together"""
 
 
 def is_dump_like(name: str) -> bool:
@@ -73,7 +80,8 @@ def assign(names: Iterable[str], decide: Decide | None = None) -> list[Named]:
         for name in members:
             rank = slots[name].get(best, next(iter(slots[name].values())))
             prefix = _prefix(_base(name), best)
-            found.append(Named(name, rank, prefix, bool(_DUMP_WORDS.search(_telling_part(name)))))
+            sure = bool(_DUMP_WORDS.search(_telling_part(name)))
+            found.append(Named(name, rank, prefix, sure, _series(name, best, prefix)))
     return sorted(found, key=lambda named: named.name)
 
 
@@ -81,6 +89,16 @@ def _telling_part(name: str) -> str:
     """The part of the path that holds the rank."""
     base = _base(name)
     return base if _ANY.search(base) else name
+
+
+def _series(name: str, place: str, prefix: str) -> str:
+    """The path up to the rank: up to the folder that tells it, or to what stands before it in the name."""
+    folders = name[: len(name) - len(_base(name))]
+    if place in _FOLDER_PLACES:
+        for _ in range(_FOLDER_PLACES.index(place) + 1):
+            folders = folders.rstrip("/:").rpartition("/")[0] + "/"
+        return folders
+    return folders + prefix
 
 
 def _base(name: str) -> str:
@@ -107,6 +125,8 @@ def _slots(name: str) -> dict[str, int]:
     numbers = _ANY.findall(base)
     text = base
     if not numbers:
+        if told := _folder_slots(name):
+            return told
         text = name.rpartition("/")[0]
         numbers = _ANY.findall(text)[-1:] if _AFTER_WORD.search(text) else []
     found: dict[str, int] = {}
@@ -119,6 +139,18 @@ def _slots(name: str) -> dict[str, int]:
     if len(numbers) > 1:
         found["before"] = int(numbers[-2])
     return found if numbers or "word" in found else {}
+
+
+def _folder_slots(name: str) -> dict[str, int]:
+    """Numbers of the folders that may each stand for one process, by how far they are above the file."""
+    if not is_dump_like(name):
+        return {}
+    folders = PARTS.split(name)[-2::-1]
+    found = {}
+    for place, folder in zip(_FOLDER_PLACES, folders, strict=False):
+        if (match := _RANK_FOLDER.fullmatch(folder)) is not None:
+            found[place] = int(match[1])
+    return found
 
 
 def _told_apart(slots: Mapping[str, Mapping[str, int]]) -> bool:

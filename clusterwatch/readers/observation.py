@@ -48,15 +48,28 @@ def observe(
         raise NoInputError(f"there is nothing at {label(str(path))}") from error
     except OSError as error:
         raise NoInputError(f"{label(str(path))} cannot be read: {error.strerror}") from error
+    problems = (*_problems(found, told), *map(_told_apart, found.other_jobs))
+    if found.unranked:
+        return _unranked(found, told, world_size, problems)
     return Observation(
         windows=found.windows,
         stale_ranks=found.stale_ranks,
         stacks=tuple(recorded_stacks(found.windows)),
         facts=_placed(found, facts),
         world_size=world_size,
-        problems=(*_problems(found, told), *map(_told_apart, found.other_jobs)),
+        problems=problems,
         logs=told.logs,
     )
+
+
+def _unranked(
+    found: folder.Folder, told: job_logs.Logs, world_size: int | None, problems: tuple[InputProblem, ...]
+) -> Observation:
+    """Dumps without ranks are judged where numbers do not matter, and where no log speaks of ranks."""
+    if told.logs or not found.alike:
+        return Observation(world_size=world_size or found.world_size, problems=problems, logs=told.logs)
+    sources = {window.rank: window.source for window in found.unranked}
+    return Observation(windows=found.unranked, world_size=world_size, problems=problems, unranked=sources)
 
 
 def _problems(found: folder.Folder, told: job_logs.Logs) -> Iterator[InputProblem]:

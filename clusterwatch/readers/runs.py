@@ -13,14 +13,20 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Final
 
+from clusterwatch.readers import numbering
 from clusterwatch.readers.dumps import Dump, same_process
 from clusterwatch.readers.names import PARTS
+from clusterwatch.readers.numbering import Numbering
 
 RUN_GAP_NS: Final = 30 * 60 * 1_000_000_000
 """Dumps of one stall hold calls of about one moment: no rank runs on for half an hour (the longest default
 time-out of torch.distributed) while its peers wait in a call of a common group."""
+
+RESTART_MIN_NS: Final = 2_000_000_000
+"""No process is started anew and in its first collective within two seconds: importing torch takes longer."""
 
 _DEPTH_MAX: Final = 12
 
@@ -55,6 +61,8 @@ class Choice:
     """newest dump of each rank of which the first job has an old one only"""
     mixed_ranks: tuple[int, ...] = ()
     """ranks with dumps of two processes at one time that nothing tells apart"""
+    numbering: Numbering | None = None
+    """of the newest run, where its names do not tell the ranks"""
 
 
 def choose(dumps: Iterable[Dump]) -> Choice:
@@ -62,6 +70,10 @@ def choose(dumps: Iterable[Dump]) -> Choice:
     choice = Choice()
     newest = _newest_run(sorted(dumps, key=_age_order), choice)
     conflicts = _conflicts(newest)
+    settled = numbering.settle(newest, _clashing(newest))
+    if settled.renumbered or settled.unranked:
+        choice.numbering, newest = settled, settled.dumps
+        conflicts = _conflicts(newest)
     parts = _parts(newest, conflicts)
     if len(parts) == 1 and conflicts:
         choice.mixed_ranks = tuple(sorted({one.rank for one, _ in conflicts}))
@@ -139,10 +151,21 @@ def _conflicts(dumps: Sequence[Dump]) -> list[tuple[Dump, Dump]]:
     return found
 
 
-def _overlap(one: Dump, other: Dump) -> bool:
+def _clashing(dumps: Iterable[Dump]) -> bool:
+    """Whether files of different series bear one number so close in time that none is of a restart."""
+    return any(
+        one.series != other.series and _overlap(one, other, RESTART_MIN_NS) and not same_process(one, other)
+        for several in _by_rank(dumps).values()
+        for one, other in pairwise(sorted(several, key=_age_order))
+    )
+
+
+def _overlap(one: Dump, other: Dump, apart_ns: int = 0) -> bool:
+    """Whether two rings are of one time, or at most ``apart_ns`` apart."""
     if one.newest_ns is None or other.newest_ns is None:
         return False
-    return (one.oldest_ns or 0) <= other.newest_ns and (other.oldest_ns or 0) <= one.newest_ns
+    begun, other_begun = (one.oldest_ns or 0) - apart_ns, (other.oldest_ns or 0) - apart_ns
+    return begun <= other.newest_ns and other_begun <= one.newest_ns
 
 
 def _parts(dumps: list[Dump], conflicts: list[tuple[Dump, Dump]]) -> list[tuple[str, list[Dump]]]:

@@ -24,6 +24,9 @@ NULL: Final = -1
 """In a column of numbers that exist from 0 up only (ids, sequences, times): the dump does not say. It never
 leaves the columns: findings give None."""
 
+UNKNOWN_RANK: Final = -1
+"""Given to a decoder in place of a rank: lists of members are then kept whoever is in them."""
+
 SCHEDULED: Final = 0
 STARTED: Final = 1
 COMPLETED: Final = 2

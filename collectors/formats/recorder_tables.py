@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from collectors.formats.columns import NULL, Signature, Sizes, TraceColumns
+from collectors.formats.columns import NULL, UNKNOWN_RANK, Signature, Sizes, TraceColumns
 from collectors.formats.recorder_rows import RawEntries, count, integer
 from collectors.formats.trace import TraceError, TraceGroup
 from collectors.wire import limits
@@ -201,14 +201,14 @@ def ranks_of(text: str) -> tuple[int, ...]:
 
 def _members(listed: Any, rank: int) -> tuple[int, ...]:
     """() where the list cannot be right: gloo holds the last-made group's local numbers under no name, and a
-    list without the rank itself is of another group.
+    list without the rank itself is of another group, as far as the rank is known.
     """
     if isinstance(listed, (list, tuple)) and len(listed) <= limits.RANKS_PER_GROUP_MAX:
         listed = str([number for item in listed if (number := integer(item)) is not None])
     if not isinstance(listed, str) or len(listed) > _LIST_MAX_CHARS:
         return ()
     ranks = ranks_of(listed)
-    return ranks if rank in ranks else ()
+    return ranks if rank == UNKNOWN_RANK or rank in ranks else ()
 
 
 def _config(dump: dict[Any, Any], rank: int) -> dict[str, tuple[str, tuple[int, ...]]]:

@@ -50,6 +50,11 @@ def spread(shape: Callable[[int], str], count: int = 32) -> None:
         lambda r: f"dump_{r}_2026-12-01_10-00-{r % 3:02d}.pkl",
         lambda r: f"FR {r} copy.pkl",
         lambda r: f"dumps.tar:{r:02d}",
+        lambda r: f"r{r}/fr.pkl",
+        lambda r: f"rank_{r}/dump.pkl",
+        lambda r: f"node{r // 8}/{r}/trace",
+        lambda r: f"dumps.tar.gz:run7/{r:03d}/flight_recorder.json",
+        lambda r: f"process-{r}/host-a/fr",
     ],
 )
 def test_reads_the_rank_from_any_shape_of_name(shape: Callable[[int], str]) -> None:
@@ -101,6 +106,26 @@ def test_dumps_are_not_opened_where_names_say_it() -> None:
 )
 def test_other_files_are_no_dumps(name: str) -> None:
     assert ranks([name]) == {}
+
+
+@pytest.mark.parametrize(
+    "name", ["node5/trace", "attempt_2/dump", "run7/fr.pkl", "3/config", "20261202/trace"]
+)
+def test_folders_of_hosts_runs_and_days_tell_no_rank(name: str) -> None:
+    assert ranks([name]) == {}
+
+
+def test_files_of_one_host_are_one_series() -> None:
+    files = [
+        "h0/nccl_trace_rank_0",
+        "h0/nccl_trace_rank_1",
+        "h1/nccl_trace_rank_0",
+        "h2/0/trace",
+        "h2/1/trace",
+    ]
+    series = {named.name: named.series for named in names.assign(files)}
+    assert series["h0/nccl_trace_rank_0"] == series["h0/nccl_trace_rank_1"] != series["h1/nccl_trace_rank_0"]
+    assert series["h2/0/trace"] == series["h2/1/trace"] == "h2/"
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,8 @@ def place(culprit: Culprit) -> str:
         None if culprit.pid is None else f"pid {culprit.pid}",
     ]
     known = ", ".join(part for part in parts if part)
+    if culprit.rank is None and culprit.host is not None and "/" in culprit.host:
+        return f"the process of {known}"  # a file stands for it, since nothing tells its rank
     who = "host" if culprit.rank is None else f"rank {culprit.rank}"
     return f"{who} ({known})" if known else who
 
@@ -108,7 +110,7 @@ def where(finding: Finding) -> str:
     name, desc = finding.group.name, finding.group.desc
     called = desc if desc and desc == name else f"{desc} (group {name!r})" if desc else f"group {name!r}"
     call = f"{finding.op}{sequence} of {called}" if finding.op else called
-    return f"{call}, {noun(finding.group.ranks)}"
+    return f"{call}, {noun(finding.group.ranks)}" if finding.group.ranks else call
 
 
 def joined(finding: Finding) -> str:
