@@ -33,7 +33,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--json", action="store_true", help="print the whole diagnosis as one JSON object")
     parser.add_argument(
-        "--topology", type=Path, metavar="FILE", help="topology.json: host and GPU of each rank"
+        "--topology", type=_path, metavar="FILE", help="topology.json: host and GPU of each rank"
     )
     parser.add_argument(
         "--world-size", type=int, metavar="N", help="ranks the job should have, where dumps lack"
@@ -42,10 +42,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--stacks", action="store_true", help="also print the merged stacks of the open calls"
     )
     parser.add_argument(
-        "--html", type=Path, metavar="FILE", help="also write one self-contained page to send to a colleague"
+        "--html", type=_path, metavar="FILE", help="also write one self-contained page to send to a colleague"
     )
     parser.add_argument(
-        "--perfetto", type=Path, metavar="FILE",
+        "--perfetto", type=_path, metavar="FILE",
         help="also write the calls as a trace for ui.perfetto.dev; gzipped when FILE ends in .gz",
     )  # fmt: skip
     parser.add_argument(

@@ -9,36 +9,26 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from clusterwatch.analysis.model import InputProblem
 from clusterwatch.analysis.tables import Window
-from clusterwatch.readers import dumps, hosts, names, runs, workers
-from clusterwatch.readers.archives import Blob, Stream, UnreadableError, files, label
+from clusterwatch.readers import dumps, hosts, names, runs, tasks
+from clusterwatch.readers.archives import Blob, Stream, Survey, UnreadableError, label, members, survey
 from clusterwatch.readers.dumps import Dump, Unusable
 from clusterwatch.readers.names import Named
 from clusterwatch.readers.numbering import Numbering
+from clusterwatch.readers.progress import Progress, Show
 from clusterwatch.readers.runs import Job
 from collectors.formats.columns import TraceColumns
 from collectors.formats.trace import TraceError
 
+__all__ = ["Folder", "Progress", "Show", "read", "traces"]
+
 PROBLEMS_MAX: Final = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far reading is. A packed archive counts when it is done."""
-
-    files_done: int
-    files: int
-    bytes_done: int
-    bytes: int
-
-
-Show = Callable[[Progress], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +37,12 @@ class Folder:
 
     windows: tuple[Window, ...]
     """by rank, one each"""
-    problems: tuple[InputProblem, ...]
+    problems: tuple[InputProblem, ...] = ()
     """by source"""
-    files: int
+    files: int = 0
     """dumps read, usable or not"""
+    nothing: InputProblem | None = None
+    """the problem that no file is a dump, where that is so"""
     world_size: int | None = None
     """ranks of the job, when its dumps tell it"""
     stale_ranks: frozenset[int] = frozenset()
@@ -76,45 +68,52 @@ class _Listing:
     """files that are no dump by name"""
 
 
-def read(path: Path, show: Show | None = None, processes: int | None = None) -> Folder:
+def read(
+    path: Path, show: Show | None = None, processes: int | None = None, found: Survey | None = None
+) -> Folder:
     """All dumps at or below ``path``.
 
     Args:
         path: a folder, a dump or an archive.
         show: called after each file.
         processes: how many read at a time; as many as the cores and the amount suggest when not given.
+        found: what ``archives.survey`` gave for ``path``; looked at anew when not given.
 
     Raises:
         FileNotFoundError: there is nothing at ``path``.
         OSError: it cannot be listed, or is no file or folder.
     """
-    listing = _listed(path)
-    found: list[Dump] = []
+    listing = _listed(survey(path) if found is None else found)
+    usable: list[Dump] = []
     one_copy = _OneCopy()
     unusable: list[InputProblem] = []
     for item in _results(listing, show, processes):
         if isinstance(item, Dump):
-            found.append(one_copy.of(item))
+            usable.append(one_copy.of(item))
         else:
             unusable.append(item)
+    choice = runs.choose(usable)
     problems = listing.problems + unusable
-    choice = runs.choose(found)
     problems += [InputProblem(o.dump.source, o.reason, o.dump.rank) for o in choice.left_out]
     problems += _about_jobs(choice)
-    if not found and not unusable:
-        problems.append(InputProblem(_title(path), _nothing(listing)))
+    nothing = None if usable or unusable else InputProblem(_title(path), _nothing(listing))
+    problems += [nothing] if nothing is not None else []
+    if choice.numbering is not None:
+        problems.append(InputProblem(_title(path), _about_names(choice.numbering)))
+    return replace(
+        _chosen(choice), problems=_bounded(problems, path), files=len(usable) + len(unusable), nothing=nothing
+    )
+
+
+def _chosen(choice: runs.Choice) -> Folder:
+    """The first job; its dumps are nobody's windows where nothing tells their ranks."""
     first = choice.jobs[0] if choice.jobs else Job("", (), None)
     windows = tuple(dump.window for dump in first.dumps)
     numbering = choice.numbering
-    if numbering is not None:
-        problems.append(InputProblem(_title(path), _about_names(numbering)))
-        if numbering.unranked:
-            return Folder((), _bounded(problems, path), len(found) + len(unusable), first.world_size,
-                          unranked=windows, alike=numbering.alike)  # fmt: skip
+    if numbering is not None and numbering.unranked:
+        return Folder((), world_size=first.world_size, unranked=windows, alike=numbering.alike)
     return Folder(
         windows=windows,
-        problems=_bounded(problems, path),
-        files=len(found) + len(unusable),
         world_size=first.world_size,
         stale_ranks=frozenset(dump.rank for dump in choice.stale_only),
         hosts=hosts.of({dump.source: dump.rank for dump in first.dumps}),
@@ -158,39 +157,29 @@ def traces(
     Raises:
         FileNotFoundError, OSError: as ``read``.
     """
-    listing = _listed(path)
-    chosen = read(path).windows if windows is None else windows
+    found = survey(path)
+    listing = _listed(found)
+    chosen = read(path, found=found).windows if windows is None else windows
     wanted = {w.source: w.rank for w in chosen if ranks is None or w.rank in ranks}
     for task in listing.tasks:
-        for blob in _members(task):
+        for blob in members(task):
             rank = wanted.pop(blob.name, None)
             if rank is not None:
                 with contextlib.suppress(TraceError, UnreadableError):  # gone or changed since it was chosen
                     yield dumps.decoded(blob, rank)
 
 
-def _listed(path: Path) -> _Listing:
-    """Every file that may be a dump, with its rank. Packed archives are gone through once for their names."""
+def _listed(found: Survey) -> _Listing:
+    """Every file that may be a dump, with its rank."""
     listing = _Listing()
-    blobs: dict[str, Blob] = {}
-    streams: list[tuple[Stream, list[str]]] = []
-    for item in files(path):
-        if isinstance(item, Blob):
-            blobs[item.name] = item
-        elif isinstance(item, Stream):
-            inside = []
-            for member in item.blobs():
-                if isinstance(member, Blob):
-                    inside.append(member.name)
-                else:
-                    _note(member, listing)
-            streams.append((item, inside))
-        else:
-            _note(item, listing)
-    every = [*blobs, *(name for _, inside in streams for name in inside)]
+    blobs = found.blobs
+    for name, reason in found.not_opened:
+        if not name.lower().endswith(".pipe"):  # the recorder's own leftovers: one per rank, always empty
+            listing.problems.append(InputProblem(name, reason))
+    every = [*blobs, *(name for _, inside in found.streams for name in inside)]
     listing.named = {n.name: n for n in names.assign(every, lambda asked: _members_in(asked, blobs))}
     listing.tasks += [blob for name, blob in blobs.items() if name in listing.named]
-    listing.tasks += [stream for stream, inside in streams if any(n in listing.named for n in inside)]
+    listing.tasks += [stream for stream, inside in found.streams if any(n in listing.named for n in inside)]
     listing.others = len(every) - len(listing.named)
     return listing
 
@@ -199,56 +188,29 @@ def _members_in(asked: Sequence[tuple[str, int]], blobs: dict[str, Blob]) -> int
     return sum(dumps.groups_with(blobs[name], rank) for name, rank in asked if name in blobs)
 
 
-def _note(item: tuple[str, str], listing: _Listing) -> None:
-    name, reason = item
-    if not name.lower().endswith(".pipe"):  # the recorder's own leftovers: one per rank, always empty
-        listing.problems.append(InputProblem(name, reason))
-
-
-def _members(task: Blob | Stream) -> Iterator[Blob]:
-    if isinstance(task, Blob):
-        yield task
-    else:
-        yield from (blob for blob in task.blobs() if isinstance(blob, Blob))
-
-
 def _results(listing: _Listing, show: Show | None, processes: int | None) -> Iterator[Dump | InputProblem]:
     """Every dump, reduced, and every file that cannot be used."""
-    tasks, named = listing.tasks, listing.named
+    named = listing.named
     several = {rank for rank, count in Counter(n.rank for n in named.values()).items() if count > 1}
 
-    def work(number: int) -> Iterator[Dump | Unusable]:
-        for blob in _members(tasks[number]):
-            what = named.get(blob.name)
-            if what is not None:
-                result = dumps.load(blob, what, marked=what.rank in several)
-                if result is not None:
-                    yield result
-
-    total = sum(task.size_bytes for task in tasks)
-    if processes is None:
-        processes = workers.processes_for(total, len(tasks))
-    files_done = bytes_done = 0
-    for number, result in workers.run(_order(tasks), work, processes):
-        if isinstance(result, Dump):
-            yield result
-        elif isinstance(result, Unusable):
+    def each(blob: Blob) -> Iterator[Dump | InputProblem]:
+        what = named.get(blob.name)
+        result = None if what is None else dumps.load(blob, what, marked=what.rank in several)
+        if isinstance(result, Unusable):
             yield InputProblem(result.source, result.reason, result.rank)
-        elif isinstance(result, workers.Died):
-            yield InputProblem(tasks[number].name, result.why, _rank_of(tasks[number], named))
-        if result is None or isinstance(result, workers.Died):
-            files_done, bytes_done = files_done + 1, bytes_done + tasks[number].size_bytes
-            if show is not None:
-                show(Progress(files_done, len(tasks), bytes_done, total))
+        elif result is not None:
+            yield result
+
+    order = _order(listing.tasks)
+    for item in tasks.read(listing.tasks, each, show=show, processes=processes, order=order):
+        if isinstance(item, InputProblem) and item.rank is None and item.source in named:
+            yield replace(item, rank=named[item.source].rank)
+        else:
+            yield item
 
 
-def _rank_of(task: Blob | Stream, named: dict[str, Named]) -> int | None:
-    return named[task.name].rank if isinstance(task, Blob) else None
-
-
-def _order(tasks: Sequence[Blob | Stream]) -> list[int]:
-    """Large ones first, by powers of two, so that no process ends long after the others; then by name."""
-    return sorted(range(len(tasks)), key=lambda n: (-tasks[n].size_bytes.bit_length(), tasks[n].name))
+def _order(every: Sequence[Blob | Stream]) -> list[int]:
+    return tasks.large_first(every)
 
 
 def _title(path: Path) -> str:

@@ -8,14 +8,17 @@ asked for and holds text. Its name may tell the process: torchrun's ``attempt_0/
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from clusterwatch.analysis.model import InputProblem
-from clusterwatch.readers.archives import Blob, UnreadableError, blobs
+from clusterwatch.readers import tasks
+from clusterwatch.readers.archives import Blob, Survey, UnreadableError, survey
 from clusterwatch.readers.names import PARTS
+from clusterwatch.readers.progress import Show
+from clusterwatch.readers.tasks import Task
 from collectors.formats.job_log import JobLog, LogParser, Origin
 from collectors.formats.job_log_prefix import Label
 
@@ -23,7 +26,7 @@ LOG_MAX_BYTES: Final = 64 * 1024**3
 """Unpacked bytes of one log that are read; a log of a long job at debug level takes some GB."""
 FILES_MAX: Final = 400_000
 """Two files per rank of the largest job, in eight attempts."""
-_CHUNK_BYTES: Final = 1 << 20
+_TOO_MANY: Final = f"more than {FILES_MAX} logs: the rest is not read"
 _SNIFF_BYTES: Final = 4_096
 
 _LOG_NAME: Final = re.compile(
@@ -40,8 +43,6 @@ _TASK: Final = re.compile(
     r"^slurm-\d{1,12}(?:\.\d{1,6})?[_-](\d{1,7})\.(?:out|err|log|txt)$|(?<![A-Za-z])(?:task|proc)[_.=-]?(\d{1,7})(?!\d)",
     re.IGNORECASE,
 )
-
-Show = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,55 +72,57 @@ def origin(name: str) -> Origin:
     return Origin()
 
 
-def read(path: Path, show: Show | None = None) -> Logs:
+def read(
+    path: Path, show: Show | None = None, processes: int | None = None, found: Survey | None = None
+) -> Logs:
     """All job logs at or below ``path``. A path that is one file is tried whatever its name.
+
+    Args:
+        show: called after each log.
+        processes: how many read at a time; as many as the cores and the amount suggest when not given.
+        found: what ``archives.survey`` gave for ``path``; looked at anew when not given.
 
     Raises:
         FileNotFoundError, OSError: as ``archives.files``.
     """
-    found: list[JobLog] = []
-    problems: list[InputProblem] = []
-    alone = path.is_file()
-    for blob in blobs(path):
-        if not isinstance(blob, Blob) or not (is_log_name(blob.name) or (alone and "/" not in blob.name)):
-            continue  # what is not opened is told by the reader of dumps
-        if len(found) >= FILES_MAX:
-            problems.append(InputProblem(blob.name, f"more than {FILES_MAX} logs: the rest is not read"))
-            break
-        log = _read(blob, problems)
-        if log is not None:
-            found.append(log)
-            if show is not None:
-                show(len(found), blob.size_bytes)
-    return Logs(tuple(found), tuple(problems))
+    looked = survey(path) if found is None else found
+
+    def is_log(name: str) -> bool:
+        return is_log_name(name) or (looked.one_file and not PARTS.search(name))
+
+    every: list[Task] = [blob for name, blob in sorted(looked.blobs.items()) if is_log(name)]
+    problems = [InputProblem(task.name, _TOO_MANY) for task in every[FILES_MAX : FILES_MAX + 1]]
+    every = every[:FILES_MAX]
+    every += [stream for stream, inside in looked.streams if any(map(is_log, inside))]
+
+    def each(blob: Blob) -> Iterator[JobLog | InputProblem]:
+        if is_log(blob.name):
+            yield from _read(blob)
+
+    logs = []
+    for item in tasks.read(every, each, show=show, processes=processes):
+        if isinstance(item, JobLog):
+            logs.append(item)
+        else:
+            problems.append(item)
+    return Logs(
+        tuple(sorted(logs, key=lambda log: log.source)), tuple(sorted(problems, key=lambda p: p.source))
+    )
 
 
-def _read(blob: Blob, problems: list[InputProblem]) -> JobLog | None:
+def _read(blob: Blob) -> Iterator[JobLog | InputProblem]:
     """One log; what could be read of a damaged one."""
     parser = LogParser(blob.name, origin(blob.name))
     first = True
     try:
-        for chunk in _chunks(blob):
+        for chunk in blob.stream(LOG_MAX_BYTES):
             if first and _is_binary(chunk[:_SNIFF_BYTES]):
-                return None
+                return
             first = False
             parser.feed(chunk)
     except UnreadableError as error:
-        problems.append(InputProblem(blob.name, f"{error}: what stands before it is judged"))
-    return parser.finish()
-
-
-def _chunks(blob: Blob) -> Iterator[bytes]:
-    if blob.stream is not None:
-        yield from blob.stream(LOG_MAX_BYTES)
-        return
-    data = blob.read(_MEMBER_MAX_BYTES)
-    for at in range(0, len(data), _CHUNK_BYTES):
-        yield data[at : at + _CHUNK_BYTES]
-
-
-_MEMBER_MAX_BYTES: Final = 1 << 30
-"""A log inside an archive is unpacked at once."""
+        yield InputProblem(blob.name, f"{error}: what stands before it is judged")
+    yield parser.finish()
 
 
 def _is_binary(head: bytes) -> bool:

@@ -9,6 +9,7 @@ them, and a rank is taken only if no other placing of the series fits.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import Final
 
 from clusterwatch.analysis.tables import Window
 from clusterwatch.readers.dumps import Dump
+from collectors.formats.columns import members_of
 
 _OWN_NUMBER: Final = re.compile(r"(?:send|recv) (\d{1,7})(?:->|<-)\d{1,7}")
 """A send or receive as the recorder names it: the first number is the process's own rank in the group."""
@@ -120,8 +122,7 @@ def _possible(window: Window) -> Ranks | None:
     may: Ranks | None = None
     told = window.told_groups
     for group in told:
-        if group.ranks:
-            members = frozenset(group.ranks)
+        if members := _member_set(group.runs):
             may = members if may is None else may & members
     for at, number in _own_numbers(window):
         ranks = told[at].ranks
@@ -130,11 +131,18 @@ def _possible(window: Window) -> Ranks | None:
     return may
 
 
+@functools.lru_cache(maxsize=65_536)
+def _member_set(runs: bytes) -> Ranks:
+    """Cached: every rank of a job lists the world."""
+    return frozenset(members_of(runs))
+
+
 def _own_numbers(window: Window) -> set[tuple[int, int]]:
     """(group, rank in it) of the process, as its sends and receives tell."""
-    signatures = window.call_signatures
-    found = set()
-    for rows in (window.p2p, window.p2p_pairs):
+    found: set[tuple[int, int]] = set()
+    both = [rows for rows in (window.p2p, window.p2p_pairs) if len(rows)]
+    signatures = window.call_signatures if both else ()
+    for rows in both:
         for group, signature in zip(rows["group"].tolist(), rows["signature"].tolist(), strict=True):
             match = _OWN_NUMBER.match(signatures[signature].op)
             if match is not None:

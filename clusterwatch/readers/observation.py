@@ -13,7 +13,7 @@ from clusterwatch.analysis.model import InputProblem, RankFacts, RankStacks, Sta
 from clusterwatch.analysis.stacks import RECORDER
 from clusterwatch.analysis.tables import Window
 from clusterwatch.readers import folder, job_logs, topology
-from clusterwatch.readers.archives import label
+from clusterwatch.readers.archives import label, survey
 from clusterwatch.readers.runs import Job
 
 
@@ -40,8 +40,9 @@ def observe(
     """
     try:
         facts = topology.read(topology_file) if topology_file is not None else {}
-        found = folder.read(path, show)
-        told = job_logs.read(path)
+        looked = survey(path)
+        found = folder.read(path, show, found=looked)
+        told = job_logs.read(path, show, found=looked)
     except topology.TopologyError as error:
         raise NoInputError(f"--topology {label(str(error))}") from error
     except FileNotFoundError as error:
@@ -49,6 +50,8 @@ def observe(
     except OSError as error:
         raise NoInputError(f"{label(str(path))} cannot be read: {error.strerror}") from error
     problems = (*_problems(found, told), *map(_told_apart, found.other_jobs))
+    world_size, less = _size_told(world_size, found)
+    problems += less
     if found.unranked:
         return _unranked(found, told, world_size, problems)
     return Observation(
@@ -59,6 +62,17 @@ def observe(
         world_size=world_size,
         problems=problems,
         logs=told.logs,
+    )
+
+
+def _size_told(asked: int | None, found: folder.Folder) -> tuple[int | None, tuple[InputProblem, ...]]:
+    """The size the user tells, unless the dumps prove that the job is larger, which is said then."""
+    highest = max((window.rank for window in found.windows), default=-1)
+    known = max(highest + 1, found.world_size or 0, len(found.unranked))
+    if asked is None or asked >= known:
+        return asked, ()
+    return None, (
+        InputProblem("--world-size", f"{asked} is less than the {known} ranks told here: not used"),
     )
 
 
@@ -74,9 +88,7 @@ def _unranked(
 
 def _problems(found: folder.Folder, told: job_logs.Logs) -> Iterator[InputProblem]:
     """What could not be used. That there are no dumps is nobody's problem where logs are."""
-    for problem in found.problems:
-        if found.files or not told.logs or not problem.reason.startswith("no dump "):
-            yield problem
+    yield from (problem for problem in found.problems if problem != found.nothing or not told.logs)
     yield from told.problems
 
 

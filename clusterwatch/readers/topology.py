@@ -6,6 +6,8 @@ optionally ``host`` (its name). Unknown keys are ignored.
 
 from __future__ import annotations
 
+import codecs
+from collections import Counter
 from pathlib import Path
 from typing import Final
 
@@ -36,17 +38,31 @@ def read(path: Path) -> dict[int, RankFacts]:
     try:
         if path.stat().st_size > TOPOLOGY_MAX_BYTES:
             raise TopologyError(f"{path}: larger than {TOPOLOGY_MAX_BYTES} bytes")
-        topology = msgspec.json.decode(path.read_bytes(), type=_Topology)
+        if path.exists() and not path.is_file():
+            raise TopologyError(f"{path}: is no file")
+        topology = _topology(path, path.read_bytes())
     except OSError as error:
         raise TopologyError(f"{path}: {error.strerror}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise TopologyError(f"{path}: {error}") from error
-    places = sorted(topology.ranks, key=lambda place: place.rank)
-    return {
-        place.rank: RankFacts(place.rank, host=_host(place), gpu=place.gpu)
-        for place in places
-        if place.rank >= 0
-    }
+    places = [place for place in topology.ranks if place.rank >= 0]
+    if not places:
+        raise TopologyError(f"{path}: it lists no rank")
+    facts = {place.rank: RankFacts(place.rank, host=_host(place), gpu=place.gpu) for place in places}
+    if len(facts) < len(places):
+        twice = next(rank for rank, times in Counter(place.rank for place in places).items() if times > 1)
+        raise TopologyError(f"{path}: rank {twice} is listed twice")
+    return dict(sorted(facts.items()))
+
+
+def _topology(path: Path, data: bytes) -> _Topology:
+    """The object in a file; Windows editors put a byte order mark before it."""
+    text = data.removeprefix(codecs.BOM_UTF8)
+    if not text.strip():
+        raise TopologyError(f"{path}: the file is empty")
+    if text.strip() == b"null":
+        raise TopologyError(f"{path}: it holds null, not an object with ranks")
+    return msgspec.json.decode(text, type=_Topology)
 
 
 def _host(place: _Place) -> str | None:

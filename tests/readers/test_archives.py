@@ -8,13 +8,14 @@ import os
 import socket
 import tarfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import zstandard
 
 from clusterwatch.readers import archives, folder
-from clusterwatch.readers.archives import Blob, UnreadableError
+from clusterwatch.readers.archives import Blob, Stream, UnreadableError
 from tests.data.recorder import Job
 
 
@@ -26,10 +27,18 @@ def job() -> Job:
     return made
 
 
+def every(path: Path) -> Iterator[Blob | tuple[str, str]]:
+    for item in archives.files(path):
+        if isinstance(item, Stream):
+            yield from item.blobs()
+        else:
+            yield item
+
+
 def contents(path: Path, most: int = 1 << 20) -> dict[str, bytes | str]:
     """Bytes or reason by name."""
     found: dict[str, bytes | str] = {}
-    for item in archives.blobs(path):
+    for item in every(path):
         if isinstance(item, Blob):
             try:
                 found[item.name] = item.read(most)
@@ -173,7 +182,7 @@ def test_a_pipe_or_socket_given_as_the_path_is_refused(tmp_path: Path) -> None:
 def test_a_file_swapped_for_a_pipe_after_the_listing_is_not_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "rank_0"
     path.write_bytes(b"x")
-    (blob,) = archives.blobs(tmp_path)
+    (blob,) = every(tmp_path)
     path.unlink()
     os.mkfifo(path)
     assert isinstance(blob, Blob)
@@ -184,7 +193,7 @@ def test_a_file_swapped_for_a_pipe_after_the_listing_is_not_waited_for(tmp_path:
 def test_a_file_that_went_away_is_named(tmp_path: Path) -> None:
     path = tmp_path / "rank_0"
     path.write_bytes(b"x")
-    (blob,) = archives.blobs(tmp_path)
+    (blob,) = every(tmp_path)
     path.unlink()
     assert isinstance(blob, Blob)
     with pytest.raises(UnreadableError, match="cannot be opened"):

@@ -15,7 +15,7 @@ import pytest
 import zstandard
 
 from clusterwatch.analysis.window import reduce
-from clusterwatch.readers import archives, dumps, folder
+from clusterwatch.readers import dumps, folder, unpacking
 from clusterwatch.readers.archives import Blob
 from clusterwatch.readers.names import Named
 from collectors.formats.columns import TraceColumns
@@ -159,7 +159,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, monkeypatch: py
 def test_an_archive_that_unpacks_without_end_is_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archives, "ARCHIVE_MAX_BYTES", 50_000)
+    monkeypatch.setattr(unpacking, "ARCHIVE_MAX_BYTES", 50_000)
     plain = tmp_path / "big.tar.gz"
     blob = tmp_path / "blob_1"
     blob.write_bytes(b"\0" * 200_000)
@@ -196,10 +196,10 @@ def test_a_file_that_is_still_being_written_is_read_once_more(job: Job) -> None:
     whole = job.pickled(1)
     parts = iter([whole[:300], whole])
     named = Named("rank_1", 1, "rank_", sure=True)
-    result = dumps.load(Blob("rank_1", lambda most: next(parts)), named, marked=False)
+    result = dumps.load(Blob("rank_1", lambda most: next(parts), 1, lambda most: parts), named, marked=False)
     assert isinstance(result, dumps.Dump) and result.window.entry_count == 3
     parts = iter([whole[:300], whole[:400]])
-    result = dumps.load(Blob("rank_1", lambda most: next(parts)), named, marked=False)
+    result = dumps.load(Blob("rank_1", lambda most: next(parts), 1, lambda most: parts), named, marked=False)
     assert isinstance(result, dumps.Unusable) and "being written" in result.reason
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import os
 import tarfile
+import tracemalloc
+import zipfile
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -89,9 +93,48 @@ def test_a_damaged_log_gives_what_stands_before_the_damage(tmp_path: Path) -> No
     assert found.problems[0].source == "rank3.log"
 
 
-def test_a_log_is_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("packing", ["plain", "tar", "tgz", "zip", "zip of gz", "tar of gz"])
+def test_a_log_is_never_held_as_a_whole(tmp_path: Path, packing: str) -> None:
+    text = b"step\n" * 6_000_000 + TRACE
+    name = "rank3.log.gz" if "of gz" in packing else "rank3.log"
+    source = tmp_path / name
+    source.write_bytes(gzip.compress(text, 1) if "of gz" in packing else text)
+    if packing.startswith("zip"):
+        with zipfile.ZipFile(tmp_path / "all.zip", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as zipped:
+            zipped.write(source, f"logs/{name}")
+    elif packing != "plain":
+        mode: Literal["w", "w:gz"] = "w:gz" if packing == "tgz" else "w"
+        with tarfile.open(tmp_path / ("all.tgz" if packing == "tgz" else "all.tar"), mode) as archive:
+            archive.add(source, f"logs/{name}")
+    if packing != "plain":
+        source.unlink()
+    tracemalloc.start()
+    (log,) = job_logs.read(tmp_path, processes=1).logs
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert log.lines == 6_000_003 and log.events[0].line == 6_000_003 and log.who == Label(rank=3)
+    assert most < len(text) / 2
+
+
+def test_logs_are_read_alike_by_one_process_and_by_several(tmp_path: Path) -> None:
+    for rank in range(12):
+        (tmp_path / f"rank{rank}.log").write_bytes(b"step\n" * 1000 * rank + TRACE)
+    assert job_logs.read(tmp_path, processes=3) == job_logs.read(tmp_path, processes=1)
+
+
+def test_a_tar_cut_in_the_middle_of_a_log_gives_what_stands_before_the_cut(tmp_path: Path) -> None:
+    (tmp_path / "rank3.log").write_bytes(TRACE + b"step\n" * 3_000_000)
+    with tarfile.open(tmp_path / "all.tar", "w") as archive:
+        archive.add(tmp_path / "rank3.log", "rank3.log")
+    (tmp_path / "rank3.log").unlink()
+    os.truncate(tmp_path / "all.tar", 5_000_000)
+    found = job_logs.read(tmp_path)
+    assert found.logs[0].events[0].kind == "traceback"
+    assert "ends before it" in found.problems[0].reason
+
+
+def test_a_log_is_streamed(tmp_path: Path) -> None:
     (tmp_path / "rank3.log").write_bytes(b"step\n" * 400_000 + TRACE)
-    monkeypatch.setattr(job_logs, "_MEMBER_MAX_BYTES", 1)
     (log,) = job_logs.read(tmp_path).logs
     assert log.lines == 400_003 and log.events[0].line == 400_003
 

@@ -125,3 +125,37 @@ def test_an_interrupt_ends_all_processes(tmp_path: Path) -> None:
     assert running.returncode == 130 and out == "" and "Traceback" not in err
     with pytest.raises(ProcessLookupError):
         os.killpg(running.pid, 0)
+
+
+def test_a_world_size_below_what_the_dumps_tell_is_said(tmp_path: Path, capsys: Captured) -> None:
+    put(tmp_path, job(8))
+    assert main(["analyze", str(tmp_path), "--world-size", "4", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["coverage"]["expected"] == 8
+    assert [p["reason"] for p in told["problems"] if p["source"] == "--world-size"] == [
+        "4 is less than the 8 ranks told here: not used"
+    ]
+    main(["analyze", str(tmp_path), "--world-size", "8", "--json"])
+    assert json.loads(capsys.readouterr().out)["problems"] == []
+
+
+def test_the_folder_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, job())
+    (tmp_path / "job.log").write_text("step 1\n")
+    looked: list[str] = []
+    scandir = os.scandir
+
+    def counted(path: str) -> object:
+        looked.append(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", counted)
+    observe(tmp_path)
+    assert looked == [str(tmp_path)]
+
+
+def test_that_there_is_no_dump_is_nobodys_problem_beside_logs(tmp_path: Path) -> None:
+    (tmp_path / "no dump here.log").write_text("step 1\n")
+    (tmp_path / "nccl_dump_1.tar.bz2").write_text("x")
+    problems = observe(tmp_path).problems
+    assert [problem.source for problem in problems] == ["nccl_dump_1.tar.bz2"]

@@ -35,3 +35,28 @@ def test_says_what_is_wrong(tmp_path: Path, what: object) -> None:
 def test_a_missing_file_is_said(tmp_path: Path) -> None:
     with pytest.raises(topology.TopologyError):
         topology.read(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "the file is empty"),
+        (b" \n", "the file is empty"),
+        (b"\xef\xbb\xbf", "the file is empty"),
+        (b"null", "holds null"),
+        (b'{"ranks": []}', "lists no rank"),
+        (b'{"ranks": [{"rank": 3}, {"rank": 3}]}', "rank 3 is listed twice"),
+    ],
+)
+def test_a_file_without_places_is_said_in_words(tmp_path: Path, data: bytes, reason: str) -> None:
+    path = tmp_path / "topology.json"
+    path.write_bytes(data)
+    with pytest.raises(topology.TopologyError, match=reason):
+        topology.read(path)
+
+
+def test_a_byte_order_mark_is_skipped_and_a_folder_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_bytes(b'\xef\xbb\xbf{"ranks": [{"rank": 1, "gpu": 2}]}')
+    assert topology.read(tmp_path / "t.json")[1].gpu == 2
+    with pytest.raises(topology.TopologyError, match="is no file"):
+        topology.read(tmp_path)
