@@ -28,6 +28,7 @@ class BuildWithAssets(build_py):
 READER = Extension(
     "collectors.formats._pickle_columns",
     ["collectors/formats/_pickle_columns.c"],
+    depends=sorted(map(str, Path("collectors/formats").glob("_pickle_*.h"))),
     py_limited_api=True,
     optional=True,
 )
