@@ -31,7 +31,8 @@ DATABASE_FIXTURES = {"stack", "valkey", "db", "transactional_db", "django_db_set
 def _isolate_environment() -> Stack:
     """Takes foreign settings away and points every CLUSTERWATCH_* variable at this run's own folder."""
     for name in [name for name in os.environ if name.startswith("CLUSTERWATCH_")]:
-        del os.environ[name]
+        if not name.startswith("CLUSTERWATCH_TEST_"):
+            del os.environ[name]
     planned = plan_stack(own_folder(FOLDER_PREFIX))
     os.environ["CLUSTERWATCH_STATE_DIR"] = str(planned.folder)
     os.environ["CLUSTERWATCH_SECRET_KEY"] = "only-for-tests-" + "0" * 40
