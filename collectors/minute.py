@@ -115,7 +115,7 @@ def build(minute_ns: int, data: bytes) -> Block | None:
     specs, seconds = _read(minute_ns, data)
     headers: list[BlockMetric] = []
     columns: list[array[int]] = []
-    rollup: dict[str, list[list[float | None]]] = {}
+    rollups: list[tuple[float, float, float, float]] = []
     for name, (unit, resolution) in sorted(specs.items()):
         series = max((len(values[name]) for values in seconds.values() if name in values), default=0)
         if not series:
@@ -129,7 +129,7 @@ def build(minute_ns: int, data: bytes) -> Block | None:
         )
         columns.append(column)
         rows = (column[row * SAMPLES : (row + 1) * SAMPLES] for row in range(series))
-        rollup[name] = [blocks.rollup(row, resolution) for row in rows]
+        rollups += [blocks.rollup(row, resolution) for row in rows]
     if not headers:
         return None
     return Block(
@@ -137,7 +137,7 @@ def build(minute_ns: int, data: bytes) -> Block | None:
         codec=blocks.CODEC,
         metrics=headers,
         data=blocks.encode(headers, columns),
-        rollup=rollup,
+        rollup=blocks.pack_rollups(rollups),
     )
 
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+from django.conf import settings
 from psycopg.types.json import Jsonb
 
 from clusterwatch.fleet import services as fleet
 from clusterwatch.jobs import announcements, exits
 from clusterwatch.jobs.announcements import Announcement, RefLayout
 from clusterwatch.jobs.exits import NodeWord
-from clusterwatch.store import series
+from clusterwatch.store import partitions, series
+from clusterwatch.store.block_shapes import ShapeKey, shape_of
 from collectors.wire import records
 
 _TABLES: Final[dict[type, tuple[str, ...]]] = {
-    records.Block: ("raw_block", "node_minute"),
+    records.Block: ("node_minute", "raw_block"),
     records.Event: ("event",),
     records.Steps: ("steps",),
     records.Trace: ("trace",),
@@ -26,7 +29,10 @@ _TABLES: Final[dict[type, tuple[str, ...]]] = {
     records.Dropped: ("event",),
 }
 TABLE_OF_TAG: Final = {str(kind.__struct_config__.tag): tables[0] for kind, tables in _TABLES.items()}  # type: ignore[attr-defined]
-"""Tag of a record -> the table whose retention it has; other records have none of their own."""
+"""Tag of a record -> the table whose retention it has; other records have none of their own.
+
+A block has its rollup's: what is too old for the raw table still has a place in the longer history.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +56,42 @@ class _Item:
 class Applier:
     """Gathers the records of one transaction; ``finish`` writes them in their order."""
 
-    def __init__(self) -> None:
+    def __init__(self, shapes: Mapping[tuple[int, bytes], int] | None = None) -> None:
+        """``shapes``: what ``BlockShapes.ids`` gave for ``shapes_of`` the blocks that will be added."""
         self.layouts: list[RefLayout] = []
         self._items: list[_Item] = []
+        self._shapes = shapes or {}
+        self._oldest_raw_ns = partitions.oldest_kept_ns("raw_block", time.time_ns())
 
     @staticmethod
     def partitions_of(kept: Iterable[records.Spooled]) -> Iterator[tuple[str, int]]:
         """(table, t_ns) of every row the records will make."""
+        oldest_raw_ns = partitions.oldest_kept_ns("raw_block", time.time_ns())
         for record in kept:
             for table in _TABLES.get(type(record), ()):
-                yield table, record.t_ns
+                if table != "raw_block" or record.t_ns >= oldest_raw_ns:
+                    yield table, record.t_ns
+
+    @staticmethod
+    def shapes_of(kept: Iterable[tuple[Origin, records.Spooled]]) -> set[ShapeKey]:
+        """The headers of the blocks among the records, by cluster."""
+        return {
+            ShapeKey(origin.cluster_id, shape_of(tuple(record.metrics)))
+            for origin, record in kept
+            if isinstance(record, records.Block)
+        }
+
+    def refusal(self, origin: Origin, record: records.Spooled) -> str:
+        """Why a checked record cannot be stored after all; empty when it can."""
+        if not isinstance(record, records.Block) or self._shape_id(origin, record) is not None:
+            return ""
+        return f"cluster {origin.cluster} may send {settings.BLOCK_SHAPES_MAX} different sets of metrics"
 
     def add(self, origin: Origin, sequence: int, record: records.Spooled) -> None:
         self._items.append(_Item(origin, sequence, record))
+
+    def _shape_id(self, origin: Origin, block: records.Block) -> int | None:
+        return self._shapes.get((origin.cluster_id, shape_of(tuple(block.metrics)).digest))
 
     def finish(self) -> list[RefLayout]:
         """Writes everything; returns what hot frames of the announced ranks mean."""
@@ -75,11 +104,23 @@ class Applier:
             if isinstance(item.record, records.Inventory):
                 as_json = msgspec.to_builtins(item.record)
                 fleet.note_inventory(item.origin.node_id, item.record, as_json)
+            elif isinstance(item.record, records.Block):
+                self._add_block(rows, item.origin, item.sequence, item.record)
             elif type(item.record) in _ROWS:
                 job_id = jobs.get(_job_key(item)) if getattr(item.record, "id", None) is not None else None
                 _ROWS[type(item.record)](rows, item, job_id, captures)
         rows.write()
         return self.layouts
+
+    def _add_block(self, rows: series.Rows, origin: Origin, sequence: int, block: records.Block) -> None:
+        shape_id = self._shape_id(origin, block)
+        assert shape_id is not None
+        row = series.BlockRow(
+            origin.cluster_id, origin.node_id, block.minute_ns, origin.epoch, sequence, shape_id, block.codec,
+            block.data, block.rollup,
+        )  # fmt: skip
+        # The clock only goes on: what is kept here was kept when partitions were prepared.
+        rows.add_block(row, raw=block.minute_ns >= self._oldest_raw_ns)
 
     # --- processes and jobs ----------------------------------------------------------------------
 
@@ -169,19 +210,6 @@ def _rank(item: _Item, job_id: int | None) -> tuple[Any, ...]:
     return job_id, identity.attempt, identity.world, identity.rank
 
 
-def _block_rows(rows: series.Rows, item: _Item, job_id: int | None, captures: set[tuple[int, int]]) -> None:
-    block: records.Block = item.record
-    metrics = Jsonb(msgspec.to_builtins(block.metrics))
-    rows.add("raw_block", (*_head(item), block.codec, metrics, block.data))
-    names = [metric.name for metric in block.metrics if metric.name in block.rollup]
-    if not names:
-        return
-    series_count = [len(block.rollup[name]) for name in names]
-    first_index = [1 + sum(series_count[:place]) for place in range(len(names))]
-    columns = [[row[part] for name in names for row in block.rollup[name]] for part in range(4)]
-    rows.add("node_minute", (*_head(item), names, first_index, series_count, *columns))
-
-
 def _event_row(rows: series.Rows, item: _Item, job_id: int | None, captures: set[tuple[int, int]]) -> None:
     event: records.Event = item.record
     rows.add(
@@ -245,7 +273,6 @@ def _phase_row(rows: series.Rows, item: _Item, job_id: int | None, captures: set
 
 
 _ROWS: Final[dict[type, Any]] = {
-    records.Block: _block_rows,
     records.Event: _event_row,
     records.Dropped: _dropped_row,
     records.Steps: _steps_row,

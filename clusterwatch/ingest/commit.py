@@ -8,7 +8,7 @@ whose commit's fate is unknown is simply tried again, and finds its records belo
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -94,19 +94,21 @@ class _Work:
     """State of one transaction."""
 
     applier: Applier
+    shapes: Mapping[tuple[int, bytes], int]
     positions: dict[cursors.LaneKey, int]
     changes: dict[cursors.LaneKey, cursors.Advance] = field(default_factory=dict)
     stored_count: int = 0
 
 
 def _commit(batches: Sequence[LaneBatch], partitions: series.PartitionCache, apply: _Apply) -> Outcome:
-    kept = [c.record for batch in batches for c in batch.records if c.record is not None]
-    partitions.prepare(Applier.partitions_of(kept))
+    kept = [(batch.origin, c.record) for batch in batches for c in batch.records if c.record is not None]
+    partitions.prepare(Applier.partitions_of(record for _, record in kept))
+    shapes = partitions.shapes.ids(Applier.shapes_of(kept))
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute("SET LOCAL synchronous_commit = on")
         positions = cursors.lock(batch.key for batch in batches)
-        work = _Work(Applier(), positions)
+        work = _Work(Applier(shapes), shapes, positions)
         results = [_take(batch, work, apply) for batch in batches]
         layouts = work.applier.finish()
         cursors.advance(work.changes)
@@ -142,10 +144,14 @@ def _dropped_count(good: Sequence[Checked]) -> int:
 
 
 def _apply_together(batch: LaneBatch, good: Sequence[Checked], work: _Work) -> list[tuple[int, str]]:
+    refused = []
     for checked in good:
         assert checked.record is not None
-        work.applier.add(batch.origin, checked.sequence, checked.record)
-    return []
+        if reason := work.applier.refusal(batch.origin, checked.record):
+            refused.append((checked.sequence, reason))
+        else:
+            work.applier.add(batch.origin, checked.sequence, checked.record)
+    return refused
 
 
 def _apply_one_by_one(batch: LaneBatch, good: Sequence[Checked], work: _Work) -> list[tuple[int, str]]:
@@ -153,9 +159,12 @@ def _apply_one_by_one(batch: LaneBatch, good: Sequence[Checked], work: _Work) ->
     refused = []
     for checked in good:
         assert checked.record is not None
+        if reason := work.applier.refusal(batch.origin, checked.record):
+            refused.append((checked.sequence, reason))
+            continue
         try:
             with transaction.atomic():
-                single = Applier()
+                single = Applier(work.shapes)
                 single.add(batch.origin, checked.sequence, checked.record)
                 work.applier.layouts += single.finish()
         except Exception as error:  # sorted by is_away: what is left is about this record

@@ -176,10 +176,9 @@ def _commit_blocks(origins: list[Origin], cache: series.PartitionCache) -> dict[
         codec=blocks.CODEC,
         metrics=metrics,
         data=blocks.encode(metrics, columns),
-        rollup={
-            metric.name: [blocks.rollup(column[60 * s : 60 * s + 60], 1.0) for s in range(GPUS)]
-            for metric, column in zip(metrics, columns, strict=True)
-        },
+        rollup=blocks.pack_rollups(
+            [blocks.rollup(column[60 * s : 60 * s + 60], 1.0) for column in columns for s in range(GPUS)]
+        ),
     )
     return _commit_all(origins, codec.encode(block), "bulk", BLOCKS, 1, GROUP_PUTS, cache)
 

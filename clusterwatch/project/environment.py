@@ -147,12 +147,15 @@ def public_url(environ: Mapping[str, str] = os.environ) -> str:
 
 
 RETENTION_DAYS = {
-    "raw_block": 14,
-    "node_minute": 90,
-    "steps": 3,
+    "raw_block": 1,
+    "node_minute": 30,
+    "fleet_minute": 30,
+    "fleet_percentile": 30,
+    "map_frame": 7,
+    "steps": 2,
     "trace": 30,
     "stacks": 30,
-    "event": 365,
+    "event": 730,
     "phase": 180,
 }
 """How long each class of series is kept when nothing else is set."""
@@ -168,6 +171,15 @@ def retention_days(environ: Mapping[str, str] = os.environ) -> dict[str, int]:
                 raise EnvironmentFault(f"{variable} must be whole days from 1 to 3650, not {value!r}")
             found[name] = int(value)
     return found
+
+
+def block_shapes_max(environ: Mapping[str, str] = os.environ) -> int:
+    """BLOCK_SHAPES_MAX: different sets of metrics a cluster may send, 1 to 1,000,000."""
+    variable = PREFIX + "BLOCK_SHAPES_MAX"
+    value = environ.get(variable, "10000")
+    if not value.isdecimal() or not 1 <= int(value) <= 1_000_000:
+        raise EnvironmentFault(f"{variable} must be a whole number from 1 to 1000000, not {value!r}")
+    return int(value)
 
 
 def bind(name: str, default: str, environ: Mapping[str, str] = os.environ) -> tuple[str, int]:

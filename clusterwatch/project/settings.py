@@ -17,6 +17,7 @@ try:
     CELERY_BROKER_URL = environment.celery_broker_url()
     PUBLIC_URL = environment.public_url()
     RETENTION_DAYS = environment.retention_days()
+    BLOCK_SHAPES_MAX = environment.block_shapes_max()
 except environment.EnvironmentFault as fault:
     if os.environ.get("CLUSTERWATCH_SETTINGS_RAISE"):
         raise

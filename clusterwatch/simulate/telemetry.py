@@ -84,12 +84,12 @@ class Telemetry:
         if self._minute_of[minute % 2][node] != minute:
             return None
         values = self._minutes[minute % 2][node]
-        rollup = {
-            metric.name: [_rollup(row, metric.resolution) for row in values[place]]
-            for place, metric in enumerate(METRICS)
-        }
         return Block(
-            minute_ns=minute_ns, codec=blocks.CODEC, metrics=_HEADERS, data=encode(values), rollup=rollup
+            minute_ns=minute_ns,
+            codec=blocks.CODEC,
+            metrics=_HEADERS,
+            data=encode(values),
+            rollup=rollups(values),
         )
 
 
@@ -101,10 +101,16 @@ def encode(values: Int) -> bytes:
     return zstandard.ZstdCompressor(level=3, write_checksum=True).compress(shuffled.tobytes())
 
 
-def _rollup(row: Int, resolution: float) -> list[float | None]:
-    """[min, mean, max, last] of the seconds that are there."""
-    there = row[row != blocks.MISSING]
-    if not len(there):
-        return [None, None, None, None]
-    numbers = (int(there.min()), int(there.sum()) / len(there), int(there.max()), int(there[-1]))
-    return [number * resolution for number in numbers]
+def rollups(values: Int) -> bytes:
+    """``collectors.wire.blocks.pack_rollups`` of an array of shape (metrics, series, samples)."""
+    there = values != blocks.MISSING
+    count = there.sum(axis=2)
+    newest = values.shape[2] - 1 - there[:, :, ::-1].argmax(axis=2)
+    parts = (
+        np.where(there, values, np.iinfo(np.int64).max).min(axis=2),
+        np.where(there, values, 0).sum(axis=2) / np.maximum(count, 1),
+        values.max(axis=2),
+        np.take_along_axis(values, newest[:, :, None], axis=2)[:, :, 0],
+    )
+    planes = np.stack(parts).astype(np.float64) * _RESOLUTION[:, None]
+    return np.where(count > 0, planes, np.nan).astype("<f4").tobytes()

@@ -2,7 +2,8 @@
 
 A row is never deleted: a partition whose newest row is older than its table's retention is dropped whole.
 Every table is partitioned by its ``t_ns`` (integer ns UTC); a partition is named ``<table>_p<YYYYMMDD>``
-after its first day. Works on PostgreSQL 15 to 18 with plain declarative partitioning, no extension.
+after its first day, or ``<table>_p<YYYYMMDDHH>`` after its first hour where it is shorter than a day.
+Works on PostgreSQL 15 to 18 with plain declarative partitioning, no extension.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from django.db import OperationalError, connection, transaction
 
 logger = logging.getLogger(__name__)
 
-DAY_NS: Final = 86_400 * 10**9
+HOUR_NS: Final = 3_600 * 10**9
+DAY_NS: Final = 24 * HOUR_NS
 AHEAD_DAYS: Final = 3
 """Partitions exist this far into the future: a stopped maintenance is noticed long before rows fail."""
 LOCK_TIMEOUT_MS: Final = 2_000
@@ -33,32 +35,51 @@ class SeriesTable:
     """One partitioned table; its retention is ``settings.RETENTION_DAYS[name]``."""
 
     name: str
-    partition_days: int
+    partition_hours: int
+    """24 or more: whole days"""
+    inline_bytes: int = 0
+    """Rows up to this size stay in the table's own pages; 0: the server's default of about 2 kB"""
 
     @property
     def retention_ns(self) -> int:
         return int(settings.RETENTION_DAYS[self.name]) * DAY_NS
 
+    @property
+    def width_ns(self) -> int:
+        return self.partition_hours * HOUR_NS
+
     def start_of(self, t_ns: int) -> int:
         """First ns of the partition that holds ``t_ns``."""
-        width_ns = self.partition_days * DAY_NS
-        return t_ns - t_ns % width_ns
+        return t_ns - t_ns % self.width_ns
 
     def partition_name(self, start_ns: int) -> str:
-        day = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=start_ns // DAY_NS)
-        return f"{self.name}_p{day:%Y%m%d}"
+        first = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(hours=start_ns // HOUR_NS)
+        return f"{self.name}_p{first:{self._suffix}}"
+
+    def start_of_named(self, partition: str) -> int:
+        """First ns of a partition by its name."""
+        text = partition.removeprefix(f"{self.name}_p")
+        first = datetime.strptime(text, self._suffix).replace(tzinfo=UTC)
+        return int(first.timestamp()) * 10**9
+
+    @property
+    def _suffix(self) -> str:
+        return "%Y%m%d" if self.partition_hours >= 24 else "%Y%m%d%H"
 
 
 TABLES: Final = {
     table.name: table
     for table in (
-        SeriesTable("raw_block", 1),
-        SeriesTable("node_minute", 1),
-        SeriesTable("steps", 1),
-        SeriesTable("trace", 1),
-        SeriesTable("stacks", 1),
-        SeriesTable("event", 7),
-        SeriesTable("phase", 7),
+        SeriesTable("raw_block", 6),
+        SeriesTable("node_minute", 24),
+        SeriesTable("fleet_minute", 24),
+        SeriesTable("fleet_percentile", 24),
+        SeriesTable("map_frame", 24),
+        SeriesTable("steps", 24),
+        SeriesTable("trace", 24),
+        SeriesTable("stacks", 24),
+        SeriesTable("event", 7 * 24),
+        SeriesTable("phase", 7 * 24),
     )
 }
 
@@ -83,7 +104,7 @@ def ensure(table: str, times_ns: Iterable[int]) -> list[str]:
             name = spec.partition_name(start_ns)
             if name in existing:
                 continue
-            end_ns = start_ns + spec.partition_days * DAY_NS
+            end_ns = start_ns + spec.width_ns
             cursor.execute(
                 f'CREATE TABLE "{name}" PARTITION OF "{table}" FOR VALUES FROM ({start_ns}) TO ({end_ns})'
             )
@@ -94,8 +115,12 @@ def ensure(table: str, times_ns: Iterable[int]) -> list[str]:
 def ensure_ahead(now_ns: int | None = None) -> list[str]:
     """Makes every table's partitions from today until ``AHEAD_DAYS`` from now."""
     now = now_ns or time.time_ns()
-    days = [now + day * DAY_NS for day in range(AHEAD_DAYS + 1)]
-    return [name for table in TABLES for name in ensure(table, days)]
+    until = now + AHEAD_DAYS * DAY_NS
+    return [
+        name
+        for table in TABLES.values()
+        for name in ensure(table.name, range(table.start_of(now), until + 1, table.width_ns))
+    ]
 
 
 def drop_expired(now_ns: int | None = None) -> list[str]:
@@ -131,19 +156,14 @@ def sizes() -> list[tuple[str, int, int]]:
 
 def _partitions(table: str) -> dict[str, int]:
     """name -> end ns (exclusive) of a table's partitions, by their names."""
-    width_ns = TABLES[table].partition_days * DAY_NS
+    spec = TABLES[table]
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid"
             " WHERE i.inhparent = %s::regclass",
             [table],
         )
-        names = [row[0] for row in cursor.fetchall()]
-    ends = {}
-    for name in names:
-        day = datetime.strptime(name.removeprefix(f"{table}_p"), "%Y%m%d").replace(tzinfo=UTC)
-        ends[name] = int(day.timestamp()) * 10**9 + width_ns
-    return ends
+        return {name: spec.start_of_named(name) + spec.width_ns for (name,) in cursor.fetchall()}
 
 
 def _drop(name: str) -> bool:

@@ -76,9 +76,9 @@ def raw_values(node_id: int, metric: str, start_ns: int, end_ns: int) -> RawSeri
         )
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT t_ns, metrics::text, data FROM raw_block"
-            " WHERE node_id = %s AND t_ns > %s AND t_ns < %s AND metrics @> %s::jsonb"
-            " ORDER BY t_ns, sequence",
+            "SELECT r.t_ns, s.metrics::text, r.data FROM raw_block r JOIN block_shape s ON s.id = r.shape_id"
+            " WHERE r.node_id = %s AND r.t_ns > %s AND r.t_ns < %s AND s.metrics @> %s::jsonb"
+            " ORDER BY r.t_ns, r.sequence",
             [node_id, start_ns - MINUTE_NS, end_ns, f'[{{"name": {msgspec.json.encode(metric).decode()}}}]'],
         )
         rows = cursor.fetchall()
@@ -100,10 +100,9 @@ def rollup(node_id: int, metric: str, start_ns: int, end_ns: int) -> Rollup | No
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT n.t_ns, n.low[m.start:m.stop], n.mean[m.start:m.stop], n.high[m.start:m.stop],"
-            " n.last[m.start:m.stop] FROM node_minute n CROSS JOIN LATERAL ("
-            "  SELECT u.start, u.start + u.series - 1 AS stop"
-            "  FROM unnest(n.metrics, n.first_index, n.series) AS u(metric, start, series)"
-            "  WHERE u.metric = %s) m"
+            " n.last[m.start:m.stop] FROM node_minute n JOIN ("
+            "  SELECT shape_id, first_index AS start, first_index + series - 1 AS stop"
+            "  FROM block_metric WHERE metric = %s) m ON m.shape_id = n.shape_id"
             " WHERE n.node_id = %s AND n.t_ns >= %s AND n.t_ns < %s ORDER BY n.t_ns, n.sequence",
             [metric, node_id, start_ns, end_ns],
         )

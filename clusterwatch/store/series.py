@@ -1,7 +1,8 @@
 """Rows of series into their partitioned tables by binary COPY.
 
-In: rows as tuples in the order of ``COLUMNS``, gathered in a ``Rows``. Out: one COPY per table, inside the
-caller's transaction. ``prepare`` must run before that transaction: making a partition locks its table.
+In: rows as tuples in the order of ``COLUMNS`` and minute blocks, gathered in a ``Rows``. Out: one COPY per
+table, inside the caller's transaction. ``prepare`` must run before that transaction: making a partition locks
+its table.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any, Final
 from django.db import connection
 
 from clusterwatch.store import partitions
+from clusterwatch.store.block_rows import BlockRow, minute_rows, raw_rows
+from clusterwatch.store.block_shapes import BlockShapes
 
 _HEAD: Final = (
     ("cluster_id", "int8"),
@@ -25,17 +28,6 @@ _HEAD: Final = (
 _RANK: Final = (("job_id", "int8"), ("attempt", "int4"), ("world", "text"), ("rank", "int4"))
 
 COLUMNS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
-    "raw_block": (*_HEAD, ("codec", "text"), ("metrics", "jsonb"), ("data", "bytea")),
-    "node_minute": (
-        *_HEAD,
-        ("metrics", "text[]"),
-        ("first_index", "int4[]"),
-        ("series", "int4[]"),
-        ("low", "float4[]"),
-        ("mean", "float4[]"),
-        ("high", "float4[]"),
-        ("last", "float4[]"),
-    ),
     "event": (
         *_HEAD,
         ("source", "text"),
@@ -87,17 +79,37 @@ COLUMNS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
 }
 
 
+_RAW_BLOCK: Final = (
+    'COPY raw_block (cluster_id, node_id, t_ns, epoch, sequence, shape_id, codec, "data")'
+    " FROM STDIN (FORMAT BINARY)"
+)
+_NODE_MINUTE: Final = (
+    "COPY node_minute (cluster_id, node_id, t_ns, epoch, sequence, shape_id, low, mean, high, last)"
+    " FROM STDIN (FORMAT BINARY)"
+)
+_COPY_HEAD: Final = b"PGCOPY\n\xff\r\n\0" + bytes(8)
+_COPY_END: Final = b"\xff\xff"
+
+
 class Rows:
     """Rows to be written together; the third value of each is its ``t_ns``."""
 
     def __init__(self) -> None:
         self._rows: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
+        self._blocks: list[BlockRow] = []
+        self._minutes: list[BlockRow] = []
 
     def add(self, table: str, row: tuple[Any, ...]) -> None:
         self._rows[table].append(row)
 
+    def add_block(self, row: BlockRow, *, raw: bool) -> None:
+        """A block's rollup, and with ``raw`` its data."""
+        self._minutes.append(row)
+        if raw:
+            self._blocks.append(row)
+
     def __len__(self) -> int:
-        return sum(len(rows) for rows in self._rows.values())
+        return sum(len(rows) for rows in self._rows.values()) + len(self._blocks) + len(self._minutes)
 
     def write(self) -> None:
         """COPYs every row. Raises what the database says; the caller's transaction is void then."""
@@ -109,12 +121,20 @@ class Rows:
                     copy.set_types([kind for _, kind in columns])
                     for row in rows:
                         copy.write_row(row)
+            for statement, packed in (
+                (_RAW_BLOCK, raw_rows(self._blocks)),
+                (_NODE_MINUTE, minute_rows(self._minutes)),
+            ):
+                if ready := b"".join(packed):
+                    with cursor.copy(statement) as copy:
+                        copy.write(_COPY_HEAD + ready + _COPY_END)
 
 
 class PartitionCache:
-    """Which partitions are known to exist; makes missing ones. Safe between threads."""
+    """Which partitions and block shapes are known to exist; makes missing ones. Safe between threads."""
 
     def __init__(self) -> None:
+        self.shapes = BlockShapes()
         self._lock = threading.Lock()
         self._known: set[tuple[str, int]] = set()
 
@@ -130,5 +150,6 @@ class PartitionCache:
 
     def forget(self) -> None:
         """For when somebody else dropped a partition."""
+        self.shapes.forget()
         with self._lock:
             self._known.clear()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 from array import array
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -26,9 +27,20 @@ MISSING: Final = -(2**63)
 
 SAMPLES_MAX: Final = 3_600
 SERIES_MAX: Final = 65_536
+LEVEL: Final = 3
+"""of zstd"""
+ROLLUP_PARTS: Final = 4
+"""min, mean, max, last"""
+FLOAT32_MAX: Final = 3.4028234663852886e38
+FLOAT32_SLACK: Final = 2.0**-22
+"""Relative: the mean of equal numbers may round one float32 past them."""
 _MASK: Final = 2**64 - 1
 _SIGN: Final = 2**63
-_LEVEL: Final = 3
+_NO_ROLLUP: Final = (math.nan, math.nan, math.nan, math.nan)
+_local = threading.local()
+
+Rollup = tuple[float, float, float, float]
+"""min, mean, max, last of one series, in the metric's unit"""
 
 
 class BlockError(ValueError):
@@ -43,13 +55,38 @@ def quantise(value: float | None, resolution: float) -> int:
     return multiple if -_SIGN < multiple < _SIGN else MISSING
 
 
-def rollup(values: Iterable[int], resolution: float) -> list[float | None]:
-    """[min, mean, max, last] of the samples that are there; four None when there is none."""
+def rollup(values: Iterable[int], resolution: float) -> Rollup:
+    """(min, mean, max, last) of the samples that are there; four NaN when there is none."""
     present = [value for value in values if value != MISSING]
     if not present:
-        return [None, None, None, None]
+        return _NO_ROLLUP
     mean = sum(present) / len(present)
-    return [number * resolution for number in (min(present), mean, max(present), present[-1])]
+    return min(present) * resolution, mean * resolution, max(present) * resolution, present[-1] * resolution
+
+
+def pack_rollups(rollups: Sequence[Rollup]) -> bytes:
+    """The planes of ``records.Block.rollup``; a series with a number beyond float32 counts as unknown."""
+    kept = [row if max(map(abs, row)) <= FLOAT32_MAX else _NO_ROLLUP for row in rollups]
+    planes = array("f", [row[part] for part in range(ROLLUP_PARTS) for row in kept])
+    if sys.byteorder == "big":
+        planes.byteswap()
+    return planes.tobytes()
+
+
+def unpack_rollups(packed: bytes) -> list[Rollup]:
+    """What ``pack_rollups`` was given, as float32 keeps it.
+
+    Raises:
+        BlockError: the length is none that four planes can have.
+    """
+    if len(packed) % (ROLLUP_PARTS * 4):
+        raise BlockError(f"a rollup of {len(packed)} bytes")
+    planes = array("f", packed)
+    if sys.byteorder == "big":
+        planes.byteswap()
+    series = len(planes) // ROLLUP_PARTS
+    low, mean, high, last = (planes[part * series : (part + 1) * series] for part in range(ROLLUP_PARTS))
+    return list(zip(low, mean, high, last, strict=True))
 
 
 def encode(metrics: Sequence[BlockMetric], columns: Sequence[array[int]]) -> bytes:
@@ -66,7 +103,7 @@ def encode(metrics: Sequence[BlockMetric], columns: Sequence[array[int]]) -> byt
         if len(column) != metric.series * metric.samples:
             raise BlockError(f"{metric.name}: {len(column)} values, the header says another count")
         parts.append(_shuffle(_deltas(column, metric.samples)))
-    return zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(b"".join(parts))
+    return zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).compress(b"".join(parts))
 
 
 def decode(metrics: Sequence[BlockMetric], data: bytes) -> list[array[int]]:
@@ -75,8 +112,7 @@ def decode(metrics: Sequence[BlockMetric], data: bytes) -> list[array[int]]:
     Raises:
         BlockError: the header is absurd, or the data is damaged, too large or of another length.
     """
-    expected_bytes = _expected_bytes(metrics)
-    raw = _decompress(data, expected_bytes)
+    raw = decompress(data, expected_bytes(metrics))
     columns = []
     start = 0
     for metric in metrics:
@@ -87,36 +123,38 @@ def decode(metrics: Sequence[BlockMetric], data: bytes) -> list[array[int]]:
 
 
 def verify(block: Block) -> None:
-    """Checks everything a receiver can check without decoding values: header, length, checksum, rollup shape.
+    """Checks everything a receiver can check without decoding values: header, length, checksum, rollup.
 
     Raises:
         BlockError: with the first fault found.
+    """
+    verify_frame(block)
+    decompress(block.data, expected_bytes(block.metrics))
+    series = sum(metric.series for metric in block.metrics)
+    if len(block.rollup) != 4 * ROLLUP_PARTS * series:
+        raise BlockError("the rollup does not fit the header")
+    if not all(map(_is_sane, unpack_rollups(block.rollup))):
+        raise BlockError("the rollup holds impossible numbers")
+
+
+def verify_frame(block: Block) -> None:
+    """Checks what stands beside header, data and rollup.
+
+    Raises:
+        BlockError: an unknown codec, or a time that begins no minute.
     """
     if block.codec != CODEC:
         raise BlockError(f"unknown block codec {block.codec!r}")
     if block.minute_ns % 60_000_000_000:
         raise BlockError("minute_ns is not the start of a minute")
-    _decompress(block.data, _expected_bytes(block.metrics))
-    series_of = {metric.name: metric.series for metric in block.metrics}
-    for name, rows in block.rollup.items():
-        if len(rows) != series_of.get(name) or any(len(row) != 4 for row in rows):
-            raise BlockError(f"the rollup of {name} does not fit its header")
-        if any(not _is_sane(row) for row in rows):
-            raise BlockError(f"the rollup of {name} holds impossible numbers")
 
 
-def _is_sane(row: Sequence[float | None]) -> bool:
-    present = [number for number in row if number is not None]
-    if not present:
-        return True
-    if len(present) != 4 or not all(math.isfinite(number) for number in present):
-        return False
-    low, mean, high, last = present
-    slack = 1e-9 * max(abs(low), abs(high))  # the mean of equal floats may round past them
-    return low - slack <= mean <= high + slack and low <= last <= high
+def expected_bytes(metrics: Sequence[BlockMetric]) -> int:
+    """Length of the decompressed data of a block with this header.
 
-
-def _expected_bytes(metrics: Sequence[BlockMetric]) -> int:
+    Raises:
+        BlockError: no block can have it.
+    """
     if len(metrics) > limits.METRICS_PER_FRAME_MAX:
         raise BlockError(f"{len(metrics)} metrics, the limit is {limits.METRICS_PER_FRAME_MAX}")
     names = {metric.name for metric in metrics}
@@ -134,17 +172,44 @@ def _expected_bytes(metrics: Sequence[BlockMetric]) -> int:
     return total
 
 
-def _decompress(data: bytes, expected_bytes: int) -> bytes:
+def decompress(data: bytes, expected: int) -> bytes:
+    """The bytes of one frame, which must have a checksum and exactly ``expected`` bytes inside.
+
+    Raises:
+        BlockError: it has not, or is damaged.
+    """
     try:
-        if zstandard.frame_content_size(data) != expected_bytes:
+        parameters = zstandard.get_frame_parameters(data)
+        if parameters.content_size != expected:
             raise BlockError("the data has another length than the header says")
+        if not parameters.has_checksum:
+            raise BlockError("the data has no checksum")
         # One byte more than needed: zstandard reads 0 as "no bound".
-        raw = zstandard.ZstdDecompressor().decompress(data, max_output_size=expected_bytes + 1)
+        raw = _decompressor().decompress(data, max_output_size=expected + 1, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise BlockError(f"damaged data: {error}") from error
-    if len(raw) != expected_bytes:
+    if len(raw) != expected:
         raise BlockError("the data has another length than the header says")
     return raw
+
+
+def _decompressor() -> zstandard.ZstdDecompressor:
+    """One per thread: it is not safe to share, and making one for each block costs more than its work."""
+    found: zstandard.ZstdDecompressor | None = getattr(_local, "decompressor", None)
+    if found is None:
+        found = _local.decompressor = zstandard.ZstdDecompressor()
+    return found
+
+
+def _is_sane(row: Rollup) -> bool:
+    low, mean, high, last = row
+    unknown = [number != number for number in row]
+    if any(unknown):
+        return all(unknown)
+    if not all(map(math.isfinite, row)):
+        return False
+    slack = FLOAT32_SLACK * max(abs(low), abs(high))
+    return low - slack <= mean <= high + slack and low <= last <= high
 
 
 def _deltas(column: array[int], samples: int) -> array[int]:

@@ -407,14 +407,15 @@ class Block(Record, tag="block", frozen=True):
 
     Per metric: int64 multiples of ``resolution``, delta per series, zigzag, byte shuffle; zstd over all
     with a frame checksum. A missing second is the value ``MISSING`` of ``collectors.wire.blocks``.
-    ``rollup[name]`` holds per series [min, mean, max, last], None without a sample.
+    ``rollup``: four planes of little-endian float32, min, mean, max, last, each over all series of all
+    metrics in the order of ``metrics``; NaN where a series has no sample.
     """
 
     minute_ns: int
     codec: Name
     metrics: list[BlockMetric]
     data: bytes
-    rollup: dict[str, list[list[float | None]]] = {}
+    rollup: bytes
 
     @property
     def t_ns(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from collectors.minute import MINUTE_NS, MetricSpec, MinuteStore, spread_s
@@ -37,7 +38,7 @@ def test_a_minute_becomes_one_block_with_its_rollup(tmp_path: Path) -> None:
     assert block.minute_ns == START_NS
     (column,) = blocks.decode(block.metrics, block.data)
     assert [value * 0.5 for value in column] == [float(second) for second in range(60)]
-    assert block.rollup == {"power_w": [[0.0, 29.5, 59.0, 59.0]]}
+    assert blocks.unpack_rollups(block.rollup) == [(0.0, 29.5, 59.0, 59.0)]
     assert take(store, due_ns() + MINUTE_NS) == []
 
 
@@ -63,7 +64,8 @@ def test_missing_seconds_and_late_metrics_are_missing_and_not_zero(tmp_path: Pat
     late, power = blocks.decode(block.metrics, block.data)
     assert power[1] == blocks.MISSING
     assert [value for value in late if value != blocks.MISSING] == [14]
-    assert block.rollup["late_w"] == [[7.0, 7.0, 7.0, 7.0], [None, None, None, None]]
+    seven, nothing, _ = blocks.unpack_rollups(block.rollup)
+    assert seven == (7.0, 7.0, 7.0, 7.0) and all(map(math.isnan, nothing))
 
 
 def test_a_killed_agent_goes_on_with_the_same_minute(tmp_path: Path) -> None:

@@ -26,7 +26,9 @@ def event(number: int, size: int = 0) -> records.Event:
 
 
 def block(number: int, size: int = 0) -> records.Block:
-    return records.Block(minute_ns=number * 60_000_000_000, codec="cw1", metrics=[], data=os.urandom(size))
+    return records.Block(
+        minute_ns=number * 60_000_000_000, codec="cw1", metrics=[], data=os.urandom(size), rollup=b""
+    )
 
 
 def steps(number: int, size: int = 0) -> records.Steps:

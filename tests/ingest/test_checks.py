@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from typing import Any
 
@@ -35,7 +36,7 @@ def block(**changes: Any) -> records.Block:
         "codec": blocks.CODEC,
         "metrics": metrics,
         "data": blocks.encode(metrics, [values]),
-        "rollup": {"power_w": [[100.0, 100.0, 100.0, 100.0], [200.0, 200.0, 200.0, 200.0]]},
+        "rollup": blocks.pack_rollups([(100.0,) * 4, (200.0,) * 4]),
     }
     return records.Block(**(made | changes))
 
@@ -72,13 +73,17 @@ def test_a_sound_record_is_stored(record: Any) -> None:
     [
         (block(minute_ns=MINUTE_NS + 1), "minute"),
         (block(codec="zip"), "codec"),
-        (block(metrics=[records.BlockMetric("a\nb", "W", 1.0, 2, 60)], rollup={}), "control characters"),
-        (block(metrics=[records.BlockMetric("a", "\x07", 1.0, 2, 60)], rollup={}), "control characters"),
+        (block(metrics=[records.BlockMetric("a\nb", "W", 1.0, 2, 60)]), "control characters"),
+        (block(metrics=[records.BlockMetric("a", "\x07", 1.0, 2, 60)]), "control characters"),
         (block(data=b"rubbish"), "damaged"),
         (block(data=zstandard.ZstdCompressor(write_checksum=False).compress(bytes(960))), "no checksum"),
         (block(data=zstandard.ZstdCompressor(write_checksum=True).compress(bytes(959))), "length"),
-        (block(rollup={"power_w": [[1.0, 2.0, 3.0, 4.0]]}), "rollup"),
-        (block(rollup={"power_w": [[5.0, 2.0, 3.0, 2.0]] * 2}), "impossible"),
+        (block(rollup=b""), "rollup"),
+        (block(rollup=blocks.pack_rollups([(1.0, 2.0, 3.0, 2.0)])), "rollup"),
+        (block(rollup=blocks.pack_rollups([(5.0, 2.0, 3.0, 2.0)] * 2)), "impossible"),
+        (block(rollup=blocks.pack_rollups([(1.0, 2.0, 3.0, 4.0)] * 2)), "impossible"),
+        (block(rollup=array("f", [1.0, math.nan, 2.0, 2.0, 3.0, 3.0, 2.0, 2.0]).tobytes()), "impossible"),
+        (block(rollup=array("f", [1.0, 1.0, 2.0, 2.0, math.inf, 3.0, 2.0, 2.0]).tobytes()), "impossible"),
         (inventory(pid=2**40), "pid"),
         (inventory(pid=-5), "impossible pid"),
         (inventory(gpu_index=5_000), "gpu_index"),

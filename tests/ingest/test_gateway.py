@@ -176,7 +176,8 @@ async def test_bad_records_are_rejected_and_never_block_the_lane(node: Node) -> 
         records.PutItem(3, codec.encode(event(3, kind="a\x00b"))),
         records.PutItem(4, codec.encode(event(4, t_ns=now_ns + 2 * limits.CLOCK_AHEAD_MAX_S * 10**9))),
         records.PutItem(
-            5, codec.encode(records.Block(minute_ns=60 * 10**9, codec="cw1", metrics=[], data=b""))
+            5,
+            codec.encode(records.Block(minute_ns=60 * 10**9, codec="cw1", metrics=[], data=b"", rollup=b"")),
         ),
         records.PutItem(6, codec.encode(event(6, t_ns=now_ns - (limits.RETENTION_MAX_S + 60) * 10**9))),
         records.PutItem(7, codec.encode(event(7))),

@@ -5,7 +5,7 @@ from array import array
 import numpy as np
 import pytest
 
-from clusterwatch.simulate.telemetry import METRICS, MINUTE_NS, Telemetry, encode
+from clusterwatch.simulate.telemetry import METRICS, MINUTE_NS, Telemetry, encode, rollups
 from collectors.wire import blocks
 from collectors.wire.records import BlockMetric
 
@@ -23,11 +23,23 @@ def sampled(seconds: range, busy: bool = True) -> Telemetry:
 def test_the_block_is_what_the_wire_calls_one():
     block = sampled(range(60)).block(0, MINUTE)
     blocks.verify(block)
-    for metric, column in zip(block.metrics, blocks.decode(block.metrics, block.data), strict=True):
-        rows = [column[series * 60 : (series + 1) * 60] for series in range(8)]
-        assert block.rollup[metric.name] == [
-            pytest.approx(blocks.rollup(row, metric.resolution)) for row in rows
-        ]
+    columns = blocks.decode(block.metrics, block.data)
+    assert blocks.unpack_rollups(block.rollup) == [
+        pytest.approx(blocks.rollup(column[series * 60 : (series + 1) * 60], metric.resolution))
+        for metric, column in zip(block.metrics, columns, strict=True)
+        for series in range(8)
+    ]
+
+
+def test_the_rollup_counts_only_the_seconds_that_are_there():
+    block = sampled(range(20, 40)).block(0, MINUTE)
+    blocks.verify(block)
+    power = blocks.decode(block.metrics, block.data)[0][:60]
+    assert blocks.unpack_rollups(block.rollup)[0] == pytest.approx(blocks.rollup(power, 0.1))
+    assert (
+        rollups(np.full((len(METRICS), 1, 60), blocks.MISSING))
+        == np.full((4, len(METRICS)), np.nan, "<f4").tobytes()
+    )
 
 
 def test_numpy_encodes_the_very_bytes_of_the_wire():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from array import array
 from typing import Any
 
@@ -14,15 +15,16 @@ from clusterwatch.store import queries, series
 from clusterwatch.store.queries import MINUTE_NS
 from collectors.wire import blocks, records
 
-T0 = 29_800_000 * MINUTE_NS
+T0 = (time.time_ns() // MINUTE_NS - 10) * MINUTE_NS
 NODE = Origin("tiny", "n1", "epoch", 1, 7)
 
 pytestmark = pytest.mark.django_db
 
 
 def store(first: int, *messages: Any) -> None:
-    series.PartitionCache().prepare(Applier.partitions_of(messages))
-    applier = Applier()
+    cache = series.PartitionCache()
+    cache.prepare(Applier.partitions_of(messages))
+    applier = Applier(cache.shapes.ids(Applier.shapes_of((NODE, message) for message in messages)))
     for place, message in enumerate(messages):
         applier.add(NODE, first + place, message)
     applier.finish()
@@ -40,7 +42,7 @@ def block(minute: int, values: list[list[int]], resolution: float = 0.5) -> reco
         codec=blocks.CODEC,
         metrics=metrics,
         data=blocks.encode(metrics, columns),
-        rollup={"other": [blocks.rollup(range(60), 1.0)], "power_w": rollups},
+        rollup=blocks.pack_rollups([blocks.rollup(range(60), 1.0), *rollups]),
     )
 
 

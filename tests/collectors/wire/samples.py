@@ -29,10 +29,13 @@ COLUMNS = [
     array("q", [5_000 + place % 7 for place in range(60)]),
     array("q", [blocks.MISSING if place % 13 == 0 else 1_300 - place for place in range(120)]),
 ]
-ROLLUP = {
-    "host_cpu_ratio": [blocks.rollup(COLUMNS[0], 0.0001)],
-    "power_w": [blocks.rollup(COLUMNS[1][:60], 0.5), blocks.rollup(COLUMNS[1][60:], 0.5)],
-}
+ROLLUP = blocks.pack_rollups(
+    [
+        blocks.rollup(COLUMNS[0], 0.0001),
+        blocks.rollup(COLUMNS[1][:60], 0.5),
+        blocks.rollup(COLUMNS[1][60:], 0.5),
+    ]
+)
 
 
 def block(data: bytes) -> records.Block:

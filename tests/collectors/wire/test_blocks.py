@@ -95,8 +95,8 @@ def test_a_value_is_kept_at_its_resolution_or_is_missing(value: float | None, re
 
 
 def test_a_rollup_counts_only_what_is_there() -> None:
-    assert blocks.rollup([blocks.MISSING, 2, 8, 5, blocks.MISSING], 0.5) == [1.0, 2.5, 4.0, 2.5]
-    assert blocks.rollup([blocks.MISSING], 0.5) == [None, None, None, None]
+    assert blocks.rollup([blocks.MISSING, 2, 8, 5, blocks.MISSING], 0.5) == (1.0, 2.5, 4.0, 2.5)
+    assert all(map(math.isnan, blocks.rollup([blocks.MISSING], 0.5)))
 
 
 def test_a_sound_block_is_accepted() -> None:
@@ -111,11 +111,13 @@ def test_a_sound_block_is_accepted() -> None:
         {"data": b""},
         {"metrics": samples.METRICS[:1]},
         {"metrics": [samples.METRICS[0], samples.METRICS[0]]},
-        {"rollup": {"power_w": [[1.0, 1.0, 1.0, 1.0]]}},
-        {"rollup": {"unheard_of": [[1.0, 1.0, 1.0, 1.0]]}},
-        {"rollup": {"host_cpu_ratio": [[5.0, 1.0, 9.0, 5.0]]}},
-        {"rollup": {"host_cpu_ratio": [[1.0, None, 9.0, 5.0]]}},
-        {"rollup": {"host_cpu_ratio": [[1.0, 2.0, math.inf, 5.0]]}},
+        {"rollup": b""},
+        {"rollup": samples.ROLLUP[:-4]},
+        {"rollup": blocks.pack_rollups([(5.0, 1.0, 9.0, 5.0)] * 3)},
+        {"rollup": blocks.pack_rollups([(1.0, 2.0, 9.0, 9.5)] * 3)},
+        {"rollup": array("f", [1.0, math.nan, 9.0, 5.0] * 3).tobytes()},
+        {"rollup": array("f", [1.0, 2.0, math.inf, 5.0] * 3).tobytes()},
+        {"data": zstandard.ZstdCompressor(write_checksum=False).compress(bytes(180 * 8))},
     ],
 )
 def test_a_block_that_contradicts_itself_is_refused(changes: dict[str, object]) -> None:
