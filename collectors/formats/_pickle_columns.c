@@ -115,9 +115,8 @@ static PyObject *result(Reader *r)
     return whole;
 }
 
-static void clear(Reader *r)
+static void release(Reader *r)
 {
-    for (size_t i = 0; i < r->node_count; i++) Py_XDECREF(r->nodes[i].made);
     for (int i = 0; i < WIDE; i++) free(r->wide[i]);
     for (int i = 0; i < TABLES; i++) {
         free(r->narrow[i]);
@@ -133,20 +132,67 @@ static void clear(Reader *r)
     free(r->forms.known);
     free(r->forms.slots);
     free(r->forms.puts);
+    memset(r, 0, sizeof *r);
 }
 
-static PyObject *read_pickle(PyObject *Py_UNUSED(module), PyObject *args)
+static size_t held_bytes(const Reader *r)
+{
+    return r->stack_room * sizeof *r->stack + r->memo_room * sizeof *r->memo + r->node_room * sizeof *r->nodes
+        + r->child_room * sizeof *r->children + r->slot_count * sizeof *r->slots
+        + r->row_room * (WIDE * sizeof(int64_t) + TABLES * sizeof(int32_t) + 2)
+        + r->forms.room * sizeof *r->forms.known + r->forms.slot_room * sizeof *r->forms.slots
+        + r->forms.put_room * sizeof *r->forms.puts;
+}
+
+/* Ready for the next file. Its memory stays unless it is much: to get it anew for each of thousands of files
+ * costs more than to read them. */
+static void rewind_reader(Reader *r)
+{
+    for (size_t i = 0; i < r->node_count; i++) Py_XDECREF(r->nodes[i].made);
+    if (held_bytes(r) > SPARE_MAX) {
+        release(r);
+        return;
+    }
+    r->depth = r->mark_count = r->memo_count = r->memo_end = r->node_count = r->child_count = r->rows = 0;
+    r->has_entries = 0;
+    for (int i = 0; i < TABLES; i++) r->tables[i].count = 0;
+    if (r->slots) memset(r->slots, 0, r->slot_count * sizeof *r->slots);
+    Forms *f = &r->forms;
+    f->count = f->slot_end = f->put_end = 0;
+    f->last = 0;
+    f->recording = f->off = 0;
+    memset(f->recent, 0, sizeof f->recent);
+}
+
+typedef struct { Reader reader; int busy; } State;
+
+static PyObject *read_pickle(PyObject *module, PyObject *args)
 {
     PyObject *held;
     char *data;
     Py_ssize_t size, rows_max;
     if (!PyArg_ParseTuple(args, "Sn:read", &held, &rows_max)) return NULL;
     if (PyBytes_AsStringAndSize(held, &data, &size) < 0) return NULL;
-    Reader reader = {.data = (const uint8_t *)data, .size = (size_t)size,
-                     .rows_max = rows_max > 0 ? (size_t)rows_max : 0};
-    PyObject *answer = walk(&reader) ? result(&reader) : Py_NewRef(Py_None);
-    clear(&reader);
+    State *state = PyModule_GetState(module);
+    if (!state) return NULL;
+    Reader own = {0}, *r = state->busy ? &own : &state->reader;
+    int nested = state->busy;  /* making objects may run anything, this function too */
+    state->busy = 1;
+    r->data = (const uint8_t *)data;
+    r->size = (size_t)size;
+    r->at = 0;
+    r->rows_max = rows_max > 0 ? (size_t)rows_max : 0;
+    PyObject *answer = walk(r) ? result(r) : Py_NewRef(Py_None);
+    rewind_reader(r);
+    if (nested) release(r);
+    state->busy = nested;
     return answer;
+}
+
+static void free_state(void *module)
+{
+    State *state = PyModule_GetState(module);
+    if (state) release(&state->reader);
 }
 
 static PyMethodDef methods[] = {
@@ -157,7 +203,8 @@ static PyMethodDef methods[] = {
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, .m_name = "_pickle_columns", .m_size = 0, .m_methods = methods,
+    PyModuleDef_HEAD_INIT, .m_name = "_pickle_columns", .m_size = sizeof(State), .m_methods = methods,
+    .m_free = free_state,
 };
 
 PyMODINIT_FUNC PyInit__pickle_columns(void)

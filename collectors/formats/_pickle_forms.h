@@ -180,10 +180,9 @@ static int take(Reader *r, const Form *form, size_t end, size_t put)
 {
     size_t at = r->rows, from = form->row, puts = form->put_count;
     if (puts) {
-        if (put < r->memo_end || put > MEMO_MAX - puts || !add_memo_room(r, put + puts)) return 0;
+        if (put < r->memo_end || put > MEMO_MAX - puts || !reach(r, put, put + puts)) return 0;
         memcpy(r->memo + put, r->forms.puts + form->puts, puts * sizeof(Value));
         r->memo_count += puts;
-        r->memo_end = put + puts;
     }
     for (int i = 0; i < WIDE; i++)
         if (!(form->fields & 1u << (RECORD_ID + i))) r->wide[i][at] = r->wide[i][from];

@@ -18,6 +18,7 @@
 #define FORM_SLOTS_MAX 256u     /* a stack of 64 frames assigns as many memo numbers, or twice */
 #define FORM_PARTS_MAX (1u << 16)  /* slots, and memo values, of all forms */
 #define RECENT 16u              /* forms that are tried before an entry is read step by step */
+#define SPARE_MAX (4u << 20)    /* bytes that are kept for the next file; 40,000 frames written one by one need half */
 #define DURATION_MAX_MS 9.0e12  /* as recorder_rows */
 
 /* ABSENT is no value of a pickle: a field that an entry lacks. From OPEN_LIST on, values live on the stack
@@ -91,7 +92,7 @@ typedef struct {
     size_t size, at;
     Value *stack; size_t depth, stack_room;
     size_t marks[MARKS_MAX]; size_t mark_count;
-    Value *memo; size_t memo_room, memo_count;
+    Value *memo; size_t memo_room, memo_count, memo_end;  /* nothing lies from `memo_end` on */
     Node *nodes; size_t node_count, node_room;
     Value *children; size_t child_count, child_room;
     uint32_t *slots; size_t slot_count;
@@ -103,7 +104,6 @@ typedef struct {
     int32_t *narrow[TABLES];
     int8_t *state, *retired;
     Table tables[TABLES];
-    size_t memo_end;     /* memo numbers from here on were never used */
     size_t opcode_at;
     Forms forms;
 } Reader;

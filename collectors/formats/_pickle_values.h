@@ -227,12 +227,13 @@ static const Node *text_node(const Reader *r, Value value)
     return &r->nodes[value.bits];
 }
 
-static int add_memo_room(Reader *r, size_t need)
+/* Makes the memo reach from its old end to `end`, where from `from` on the caller fills it. */
+static int reach(Reader *r, size_t from, size_t end)
 {
-    size_t before = r->memo_room;
-    if (need <= before) return 1;
-    if (!grow((void **)&r->memo, &r->memo_room, need < 1024 ? 1024 : need, sizeof(Value), MEMO_MAX)) return 0;
-    memset(r->memo + before, 0, (r->memo_room - before) * sizeof(Value));
+    if (end <= r->memo_end) return 1;
+    if (!grow((void **)&r->memo, &r->memo_room, end, sizeof(Value), MEMO_MAX)) return 0;
+    if (from > r->memo_end) memset(r->memo + r->memo_end, 0, (from - r->memo_end) * sizeof(Value));
+    r->memo_end = end;
     return 1;
 }
 

@@ -104,23 +104,23 @@ static int take_marked(Reader *r, size_t *count)
 
 static int remember(Reader *r, size_t index)
 {
-    if (index >= MEMO_MAX || r->depth <= floor_of(r) || !add_memo_room(r, index + 1)) return 0;
+    int is_new = index >= r->memo_end || r->memo[index].tag == ABSENT;
+    if (index >= MEMO_MAX || r->depth <= floor_of(r) || !reach(r, index, index + 1)) return 0;
     Value *top = &r->stack[r->depth - 1], kept = *top;
     if (top->tag > NODE) {
         kept = (Value){OPEN, 0, top->bits};
         top->memo = (uint32_t)index + 1;
     }
-    if (r->memo[index].tag == ABSENT) r->memo_count++;
+    if (is_new) r->memo_count++;
     else r->forms.recording = 0, r->forms.off = 1;  /* one number, two values: bytes prove no more */
     r->memo[index] = kept;
-    if (r->memo_end <= index) r->memo_end = index + 1;
     if (r->forms.recording) note_put(r, index);
     return 1;
 }
 
 static int recall(Reader *r, size_t index)
 {
-    if (index >= r->memo_room) return 0;
+    if (index >= r->memo_end) return 0;
     Value known = r->memo[index];
     return known.tag != ABSENT && known.tag != OPEN && push(r, known);
 }
