@@ -9,7 +9,7 @@ from collections import Counter
 
 import numpy as np
 
-from clusterwatch.analysis import pattern, precedence
+from clusterwatch.analysis import crossing, pattern, precedence
 from clusterwatch.analysis.groups import Group, World
 from clusterwatch.analysis.root import Root
 from clusterwatch.analysis.sentence import count, noun
@@ -27,7 +27,7 @@ def judge(world: World, graph: WaitGraph, ring: frozenset[int]) -> Root:
     if not calls or (
         len(calls) == 1 and any(half.rank in ring and half.peer in ring for half in graph.halves)
     ):
-        return _exchange(graph, ring)
+        return crossing.root([half for half in graph.halves if half.rank in ring and half.peer in ring])
     extra = _beyond_siblings(calls, world)
     odd = extra or _minority(calls, world)
     equals = {} if odd else precedence.passed_over(world, calls, ring)
@@ -54,20 +54,6 @@ def judge(world: World, graph: WaitGraph, ring: frozenset[int]) -> Root:
         why=why,
         certainty=0.8 if odd else 0.6,
     )
-
-
-def _exchange(graph: WaitGraph, ring: frozenset[int]) -> Root:
-    """A ring of sends or receives, with at most one collective in it: either end of a half may be the wrong
-    one, since who made a send too many and who left out the receive look alike.
-    """
-    halves = [half for half in graph.halves if half.rank in ring and half.peer in ring]
-    ends = {rank for half in halves for rank in (half.rank, half.peer)}
-    first = min(halves, key=lambda half: (half.created_ns, half.rank))
-    why = [f"rank {half.rank} waits in {half.op} for rank {half.peer}" for half in halves[:4]]
-    return Root(
-        "p2p_unmatched", (), tuple(sorted(ends)), first.group, first.sequence, first.op,
-        cause="circular_wait", why=why, certainty=0.7,
-    )  # fmt: skip
 
 
 def _verdict_line(extra: bool, odd: set[int], ring: frozenset[int], equals: dict[int, int]) -> str:

@@ -18,7 +18,7 @@ from clusterwatch.analysis.groups import Group, World
 from clusterwatch.analysis.signature import element_count
 from clusterwatch.analysis.tables import Window
 from clusterwatch.analysis.window import UNCLOSED_BATCHES
-from collectors.formats.columns import NULL, Signature, Sizes
+from collectors.formats.columns import NULL, STARTED, Signature, Sizes
 
 _NAME: Final = re.compile(r"(send) (\d{1,7})->(\d{1,7})|(recv) (\d{1,7})<-(\d{1,7})")
 
@@ -64,6 +64,11 @@ class Half:
     def end_is_told(self) -> bool:
         """The recorder would have marked its end."""
         return self.window.backend not in UNCLOSED_BATCHES
+
+    @property
+    def started(self) -> bool:
+        """It was seen to run; only with the recorder's timing on."""
+        return int(self.window.p2p["state"][self.row]) == STARTED
 
     @property
     def held_up(self) -> bool:

@@ -25,6 +25,8 @@ class Root:
     missing: tuple[int, ...] = ()
     """members that did not issue the call"""
     node: str | None = None
+    told: str = ""
+    """what the sentence says instead of the verdict's own words, before the call"""
 
     @property
     def ranks(self) -> tuple[int, ...]:

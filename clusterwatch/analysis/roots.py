@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from clusterwatch.analysis import (
     blind,
     calls,
+    crossing,
     cycle,
     lifecycle,
     mismatch,
@@ -58,10 +59,13 @@ def find(world: World, evidence: Evidence) -> tuple[list[Root], WaitGraph]:
     explained |= {rank for root in roots for rank in root.suspects}
     graph.release(forced)
     rings = waitfor.cycles(graph)
-    roots += sinks.unexplained(world, graph, pairing, evidence, forced | explained, rings)
+    crossings = [c for c in crossing.find(world, pairing) if not any(c.ranks & ring for ring in rings)]
+    closed = [*rings, *(c.ranks for c in crossings)]
+    roots += sinks.unexplained(world, graph, pairing, evidence, forced | explained, closed)
     named = {rank for root in roots for rank in root.ranks}
     covered = explained | named | waitfor.upstream(graph, named)
     roots += [cycle.judge(world, graph, ring) for ring in rings if not ring & covered]
+    roots += [crossing.judge(c) for c in crossings if not c.ranks & covered]
     covered |= {rank for root in roots for rank in root.ranks}
     roots += map(shares.refine, sinks.all_joined(world, graph, pairing, covered))
     roots = roots or sinks.leftover(world, graph)

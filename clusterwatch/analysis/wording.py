@@ -282,6 +282,8 @@ def _summary(observation: Observation, root: Root, group: GroupRef | None, waiti
 
 def _body(observation: Observation, root: Root, group: GroupRef | None) -> str:
     where = _where(root, group)
+    if root.told:
+        return f"{root.told}: {where}"
     if root.verdict in ("rank_failed", "out_of_memory"):
         return _failed(observation, root)
     if root.verdict == "all_joined_not_finished":
