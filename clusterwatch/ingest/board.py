@@ -1,13 +1,14 @@
 """The gateway's memory of its nodes: newest hot frame of each, and once a second one write to hot state.
 
-In: hot frames with the server's time of arrival. Out: the arrays of ``store.hot``, every time in the server's
-clock: a node's time ``x_ns`` becomes ``arrival - (frame.t_ns - x_ns)``, so node clocks never matter.
-Frames are kept as their bytes; arrays over all nodes are built once a second by joining them.
+In: hot frames with the server's time of arrival. Out: snapshots of which ``hot_writer`` makes the arrays of
+``store.hot``, every time in the server's clock: a node's time ``x_ns`` becomes
+``arrival - (frame.t_ns - x_ns)``, so node clocks never matter. A frame costs a look at its bytes here; they
+are read once a second, all at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,17 +17,18 @@ from numpy.typing import NDArray
 
 from clusterwatch.ingest.admission import Admission
 from clusterwatch.ingest.hot_arrays import NodePart, ProgressPart, RankLayout
+from clusterwatch.ingest.slot_values import Layout, Values
 from clusterwatch.jobs.announcements import RefLayout
 from clusterwatch.store import hot
-from collectors.wire import hot_values, limits
+from collectors.wire import limits
 from collectors.wire.codec import WireError
-from collectors.wire.records import AgentCost, HotFrame, HotProgress
+from collectors.wire.records import HotFrame, HotMetrics, HotProgress
 
 PROGRESS_KEPT_NS: Final = 600 * 10**9
 """Last numbers of a process that vanished, or of a node that went, are kept so long: they name dead ranks."""
-METRIC_NAMES_MAX: Final = 4_096
-"""Metric names of one cluster; further ones are not taken."""
 LAYOUTS_PER_NODE_MAX: Final = 4 * limits.RANKS_PER_NODE_MAX
+VALUE_LAYOUTS_MAX: Final = 1_024
+"""Layouts of values that are remembered; a fleet has as many as it has kinds of nodes."""
 
 
 class MalformedFrame(ValueError):
@@ -44,6 +46,8 @@ class NodeEntry:
     seen_ns: int
     link: int
     link_since_ns: int
+    slot_bytes: bytes = b""
+    """``slots`` as int64"""
     offset_ns: int = 0
     """server's clock minus the node's"""
     progress: HotProgress | None = None
@@ -51,9 +55,19 @@ class NodeEntry:
     gone: dict[int, ProgressPart] = field(default_factory=dict)
     """ref -> last numbers of a process that hot frames carry no more"""
     refs: dict[int, RefLayout] = field(default_factory=dict)
-    metrics: dict[str, tuple[list[float | None], int]] = field(default_factory=dict)
-    """name -> (values in the order of the slots, server's time)"""
-    agent: AgentCost | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What one write needs; nothing of it changes any more."""
+
+    now_ns: int
+    nodes: list[NodePart]
+    slots: list[tuple[int, ...]]
+    """of each of ``nodes``"""
+    progress: list[ProgressPart]
+    values: dict[int, list[Values]]
+    """cluster id -> values that came since the last snapshot, oldest first"""
 
 
 class Board:
@@ -61,7 +75,8 @@ class Board:
 
     def __init__(self) -> None:
         self._nodes: dict[int, NodeEntry] = {}
-        self._metric_names: dict[int, set[str]] = {}
+        self._value_layouts: dict[bytes, Layout] = {}
+        self._values: dict[int, list[Values]] = {}
         self._unresolved: set[int] = set()
 
     # --- nodes -----------------------------------------------------------------------------------
@@ -71,15 +86,14 @@ class Board:
         origin = admission.origin
         old = self._nodes.get(origin.node_id)
         entry = NodeEntry(
-            origin.node_id, origin.cluster_id, origin.epoch, admission.slots, now_ns, hot.OPEN, now_ns
-        )
+            origin.node_id, origin.cluster_id, origin.epoch, admission.slots, now_ns, hot.OPEN, now_ns,
+            np.array(admission.slots, "<i8").tobytes(),
+        )  # fmt: skip
         if old is not None:
             entry.gone = old.gone
             if old.epoch == origin.epoch:
                 entry.refs, entry.progress, entry.layout = old.refs, old.progress, old.layout
                 entry.offset_ns = old.offset_ns
-            if old.slots == admission.slots:
-                entry.metrics = old.metrics
         self._nodes[origin.node_id] = entry
 
     def closed(self, node_id: int, link: int, now_ns: int) -> None:
@@ -99,42 +113,39 @@ class Board:
         entry = self._nodes[node_id]
         if not 0 < frame.t_ns < 2**62:
             raise MalformedFrame("a time that is no time")
-        if frame.progress is not None:
-            _check_progress(frame.progress)
-        self._take_metrics(entry, frame, now_ns)
+        if frame.metrics is not None:
+            self._take_values(entry, frame.metrics, now_ns)
         entry.seen_ns = now_ns
         entry.offset_ns = now_ns - frame.t_ns
-        entry.agent = frame.agent or entry.agent
         self._take_progress(entry, frame.progress, now_ns)
 
-    def _take_metrics(self, entry: NodeEntry, frame: HotFrame, now_ns: int) -> None:
+    def _take_values(self, entry: NodeEntry, metrics: HotMetrics, now_ns: int) -> None:
+        layout = self._value_layouts.get(metrics.layout)
+        if layout is None:
+            layout = self._new_layout(metrics.layout)
+        if len(metrics.values) != layout.size_bytes:
+            raise MalformedFrame("values do not fit their layout")
+        values = Values(layout, entry.slot_bytes, metrics.values, now_ns)
+        self._values.setdefault(entry.cluster_id, []).append(values)
+
+    def _new_layout(self, data: bytes) -> Layout:
         try:
-            metrics = hot_values.unpack(frame.metrics)
+            layout = Layout(data)
         except WireError as error:
             raise MalformedFrame(str(error)) from error
-        names = self._metric_names.setdefault(entry.cluster_id, set())
-        for name, values in metrics.items():
-            if name not in names:
-                if (
-                    len(names) >= METRIC_NAMES_MAX
-                    or not name.isprintable()
-                    or len(name) > limits.NAME_MAX_CHARS
-                ):
-                    continue
-                names.add(name)
-            if len(values) == len(entry.slots) or len(values) == 1:
-                entry.metrics[name] = (values, now_ns)
+        if len(self._value_layouts) >= VALUE_LAYOUTS_MAX:
+            self._value_layouts.clear()
+        self._value_layouts[data] = layout
+        return layout
 
     def _take_progress(self, entry: NodeEntry, progress: HotProgress | None, now_ns: int) -> None:
-        old, layout = entry.progress, entry.layout
-        unchanged = (
-            progress is not None
-            and old is not None
-            and layout is not None
-            and (progress.ref, progress.group_count, progress.group_index)
-            == (old.ref, old.group_count, old.group_index)
-        )
-        if not unchanged:
+        old = entry.progress
+        same = progress is not None and old is not None and _same_ranks(progress, old)
+        if progress is not None:
+            if not same:
+                _check_ranks(progress)
+            _check_numbers(progress)
+        if not same or entry.layout is None:
             self._keep_vanished(entry, progress, now_ns)
             entry.layout = RankLayout.build(progress, entry.refs) if progress is not None else None
         entry.progress = progress
@@ -184,45 +195,54 @@ class Board:
 
     # --- what is written -------------------------------------------------------------------------
 
-    def collect(self, now_ns: int) -> tuple[list[NodePart], list[ProgressPart]]:
+    def collect(self, now_ns: int) -> Snapshot:
         """What one write needs, safe to be read by another thread while frames go on coming."""
-        nodes, progress = [], []
+        nodes, slots, progress = [], [], []
         for entry in self._nodes.values():
-            self._forget_old(entry, now_ns)
             nodes.append(
-                NodePart(
-                    entry.node_id, entry.cluster_id, entry.seen_ns, entry.link, entry.link_since_ns,
-                    entry.slots, dict(entry.metrics),
-                )
-            )  # fmt: skip
+                NodePart(entry.node_id, entry.cluster_id, entry.seen_ns, entry.link, entry.link_since_ns)
+            )
+            slots.append(entry.slots)
+            if entry.gone or now_ns - entry.seen_ns > PROGRESS_KEPT_NS:
+                self._forget_old(entry, now_ns)
             if entry.progress is not None and entry.layout is not None:
                 progress.append(
                     ProgressPart(entry.node_id, entry.seen_ns, entry.offset_ns, entry.progress, entry.layout)
                 )
-            progress += entry.gone.values()
-        return nodes, progress
+            if entry.gone:
+                progress += entry.gone.values()
+        values, self._values = self._values, {}
+        return Snapshot(now_ns, nodes, slots, progress, values)
 
     def _forget_old(self, entry: NodeEntry, now_ns: int) -> None:
         for ref in [ref for ref, part in entry.gone.items() if now_ns - part.seen_ns > PROGRESS_KEPT_NS]:
             del entry.gone[ref]
         if now_ns - entry.seen_ns > PROGRESS_KEPT_NS:
             entry.progress, entry.layout = None, None
-            entry.metrics.clear()
 
 
-def _check_progress(progress: HotProgress) -> None:
-    """N and M agree over all columns. Raises ``MalformedFrame``."""
+def _same_ranks(new: HotProgress, old: HotProgress) -> bool:
+    return new.ref == old.ref and new.group_count == old.group_count and new.group_index == old.group_index
+
+
+def _check_ranks(progress: HotProgress) -> None:
+    """The columns that say which ranks and groups a frame is of. Raises ``MalformedFrame``."""
     count, left = divmod(len(progress.ref), 4)
     if left or count > limits.RANKS_PER_NODE_MAX:
         raise MalformedFrame(f"{count} ranks")
-    wide: Sequence[bytes] = (progress.step, progress.phase_since_ns, progress.moved_ns, progress.heard_ns)
-    if any(len(column) != 8 * count for column in wide) or len(progress.phase) != count:
-        raise MalformedFrame("rank columns of unequal length")
     if len(progress.group_count) != 2 * count:
         raise MalformedFrame("group_count of another length")
     counts: NDArray[np.uint16] = np.frombuffer(progress.group_count, "<u2")
     pairs = int(counts.sum())
     if pairs > count * limits.GROUPS_PER_RANK_MAX or len(progress.group_index) != 2 * pairs:
         raise MalformedFrame("group_index does not fit group_count")
-    if any(len(column) != 8 * pairs for column in (progress.enqueued, progress.completed, progress.sequence)):
+
+
+def _check_numbers(progress: HotProgress) -> None:
+    """The numbers fit their ranks and groups. Raises ``MalformedFrame``."""
+    count, pairs = len(progress.ref) // 4, len(progress.group_index) // 2
+    times = (progress.step, progress.phase_since_ns, progress.moved_ns, progress.heard_ns)
+    if {*map(len, times)} != {8 * count} or len(progress.phase) != count:
+        raise MalformedFrame("rank columns of unequal length")
+    if {len(progress.enqueued), len(progress.completed), len(progress.sequence)} != {8 * pairs}:
         raise MalformedFrame("group columns of unequal length")

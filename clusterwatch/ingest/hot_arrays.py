@@ -1,13 +1,14 @@
-"""Builds the arrays of ``store.hot`` from the kept frames of many nodes. Pure; runs in a thread of its own.
+"""Builds the arrays of ``store.hot`` from the kept frames of many nodes. Pure; used by one thread.
 
-Cost: linear in ranks, (rank, group) pairs and metric values; all nodes' bytes are joined, then read at once.
+All nodes' bytes are joined, then read at once. Which row is which rank of which job changes seldom, so that
+is worked out only when a node's ranks changed. Cost: linear in ranks and (rank, group) pairs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,16 +18,23 @@ from clusterwatch.store import hot
 from collectors.wire.records import HotProgress
 
 Ints = NDArray[np.int64]
-_RANK_COLUMNS = ("rank_id", "node_id", "seen_ns", "step", "phase", "phase_since_ns", "moved_ns", "heard_ns")
+_TIMES: Final = ("phase_since_ns", "moved_ns", "heard_ns")
+_TIME_MAX_NS: Final = 2**62
+"""A hostile node's time beyond this would overflow when the clocks' offset is added."""
+_PAIR_NUMBERS: Final = ("enqueued", "completed", "sequence")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RankLayout:
     """What a frame's rows mean: arrays of N ranks and M pairs, -1 where unknown."""
 
     rank_id: Ints
     job_id: Ints
     group_id: Ints
+    group_count: Ints
+    """pairs of each rank, N"""
+    complete: bool
+    """every rank and every group is known"""
 
     @classmethod
     def build(cls, progress: HotProgress, refs: Mapping[int, RefLayout]) -> RankLayout:
@@ -44,16 +52,26 @@ class RankLayout:
             for index in indices[place : place + count]:
                 group_ids.append(groups[index] if index < len(groups) else -1)
             place += count
-        return cls(np.array(rank_ids, np.int64), np.array(job_ids, np.int64), np.array(group_ids, np.int64))
+        return cls(
+            np.array(rank_ids, np.int64),
+            np.array(job_ids, np.int64),
+            np.array(group_ids, np.int64),
+            np.array(counts, np.int64),
+            min(rank_ids, default=0) >= 0 and min(group_ids, default=0) >= 0,
+        )
 
-    @property
-    def complete(self) -> bool:
-        """Every rank and every group is known."""
-        return bool((self.rank_id >= 0).all() and (self.group_id >= 0).all())
+    def only(self, place: int) -> RankLayout:
+        """The layout of one rank."""
+        start = int(self.group_count[:place].sum())
+        end = start + int(self.group_count[place])
+        one, groups = slice(place, place + 1), self.group_id[start:end]
+        rank_id, known = self.rank_id[one], bool((groups >= 0).all())
+        return RankLayout(
+            rank_id, self.job_id[one], groups, self.group_count[one], known and int(rank_id[0]) >= 0
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class ProgressPart:
+class ProgressPart(NamedTuple):
     """Progress of one node (or of one vanished process), with the clock it needs."""
 
     node_id: int
@@ -64,147 +82,158 @@ class ProgressPart:
 
     def only(self, place: int) -> ProgressPart:
         """The part of one rank."""
-        counts = np.frombuffer(self.progress.group_count, "<u2")
-        start = int(counts[:place].sum())
-        end = start + int(counts[place])
+        start = int(self.layout.group_count[:place].sum())
+        end = start + int(self.layout.group_count[place])
         p = self.progress
         alone = HotProgress(
             ref=p.ref[4 * place : 4 * place + 4],
             phase=p.phase[place : place + 1],
             group_count=p.group_count[2 * place : 2 * place + 2],
             group_index=p.group_index[2 * start : 2 * end],
-            **{
-                name: getattr(p, name)[8 * place : 8 * place + 8]
-                for name in ("step", "phase_since_ns", "moved_ns", "heard_ns")
-            },
-            **{name: getattr(p, name)[8 * start : 8 * end] for name in ("enqueued", "completed", "sequence")},
+            **{name: getattr(p, name)[8 * place : 8 * place + 8] for name in ("step", *_TIMES)},
+            **{name: getattr(p, name)[8 * start : 8 * end] for name in _PAIR_NUMBERS},
         )
-        layout = RankLayout(
-            self.layout.rank_id[place : place + 1],
-            self.layout.job_id[place : place + 1],
-            self.layout.group_id[start:end],
-        )
-        return ProgressPart(self.node_id, self.seen_ns, self.offset_ns, alone, layout)
+        return self._replace(progress=alone, layout=self.layout.only(place))
 
 
-@dataclass(frozen=True, slots=True)
-class NodePart:
-    """One node's state and newest metrics."""
+class NodePart(NamedTuple):
+    """One node's state."""
 
     node_id: int
     cluster_id: int
     seen_ns: int
     link: int
     link_since_ns: int
-    slots: tuple[int, ...]
-    metrics: Mapping[str, tuple[Sequence[float | None], int]]
 
 
 def node_states(parts: Sequence[NodePart]) -> hot.NodeStates:
     """One row per node."""
-
-    def column(name: str, kind: Any = np.int64) -> NDArray[Any]:
-        return np.fromiter((getattr(part, name) for part in parts), kind, len(parts))
-
-    return hot.NodeStates(
-        node_id=column("node_id"),
-        cluster_id=column("cluster_id"),
-        seen_ns=column("seen_ns"),
-        link=column("link", np.uint8),
-        link_since_ns=column("link_since_ns"),
-    )
+    table = np.array(parts, np.int64).reshape(-1, len(NodePart._fields)).T
+    columns: dict[str, NDArray[Any]] = dict(zip(NodePart._fields, table, strict=True))
+    return hot.NodeStates(**columns | {"link": columns["link"].astype(np.uint8)})
 
 
-def metric_arrays(parts: Sequence[NodePart]) -> dict[tuple[int, str], hot.MetricArray]:
-    """Newest value per slot and metric; a host's one value goes to its node's first slot."""
-    slots: dict[tuple[int, str], list[int]] = {}
-    values: dict[tuple[int, str], list[float | None]] = {}
-    seen: dict[tuple[int, str], list[int]] = {}
-    sizes: dict[int, int] = {}
-    for part in parts:
-        sizes[part.cluster_id] = max(sizes.get(part.cluster_id, 0), max(part.slots, default=-1) + 1)
-        for name, (newest, seen_ns) in part.metrics.items():
-            key = (part.cluster_id, name)
-            if key not in slots:
-                slots[key], values[key], seen[key] = [], [], []
-            slots[key] += part.slots[: len(newest)]
-            values[key] += newest
-            seen[key] += [seen_ns] * len(newest)
-    return {key: _metric_array(sizes[key[0]], slots[key], values[key], seen[key]) for key in slots}
+class JobArrays:
+    """Progress of every job from parts; remembers what rows mean from one second to the next."""
+
+    def __init__(self) -> None:
+        self._plan: _Plan | None = None
+
+    def build(self, parts: Sequence[ProgressPart]) -> dict[int, hot.JobProgress]:
+        """Progress of every job these parts carry; a rank in several parts has its newest row.
+
+        The arrays that say what rows mean are the same objects as long as they mean the same.
+        """
+        if not parts:
+            self._plan = None
+            return {}
+        if self._plan is None or not self._plan.fits(parts):
+            self._plan = _Plan(parts)
+        ranks, pairs = _numbers(parts, self._plan.counts)
+        if self._plan.ambiguous:  # which row is the newest may be another each second
+            self._plan.choose(ranks["seen_ns"])
+        return {
+            job_id: hot.JobProgress(
+                **job.same,
+                **{name: column[job.ranks] for name, column in ranks.items()},
+                **{name: column[job.pairs] for name, column in pairs.items()},
+            )
+            for job_id, job in self._plan.jobs.items()
+        }
 
 
-def _metric_array(
-    size: int, slots: Sequence[int], values: Sequence[float | None], seen: Sequence[int]
-) -> hot.MetricArray:
-    array = hot.MetricArray(np.full(size, np.nan, np.float32), np.zeros(size, np.int64))
-    # None becomes NaN; a number beyond float32 becomes infinite, which is no error here.
-    with np.errstate(over="ignore"):
-        array.values[slots] = np.array(values, np.float64).astype(np.float32)
-    array.seen_ns[slots] = seen
-    return array
+@dataclass(frozen=True, slots=True)
+class _JobRows:
+    """Rows of one job among the joined rows of all nodes."""
+
+    ranks: Ints | slice
+    pairs: Ints | slice
+    same: dict[str, NDArray[Any]]
+    """the columns of ``hot.ROW_COLUMNS``"""
 
 
-def job_progress(parts: Sequence[ProgressPart]) -> dict[int, hot.JobProgress]:
-    """Progress of every job these parts carry; a rank in several parts has its newest row."""
-    if not parts:
-        return {}
-    ranks, pairs = _joined(parts)
-    keep = _newest_known(ranks["rank_id"], ranks["seen_ns"])
-    found = {}
-    for job_id in np.unique(ranks["job_id"][keep]).tolist():
-        rows = keep[ranks["job_id"][keep] == job_id]
-        found[job_id] = _of_job(rows, ranks, pairs)
-    return found
+class _Plan:
+    """What the joined rows of some parts mean."""
+
+    def __init__(self, parts: Sequence[ProgressPart]) -> None:
+        self._layouts = [part.layout for part in parts]  # kept alive, so that an id stays theirs
+        self._of = [(part.node_id, id(part.layout)) for part in parts]
+        self.counts = np.array([len(part.layout.rank_id) for part in parts], np.int64)
+        self.jobs: dict[int, _JobRows] = {}
+        self._rank_id = _joined(self._layouts, "rank_id")
+        self._job_id = _joined(self._layouts, "job_id")
+        self._group_id = _joined(self._layouts, "group_id")
+        self._node_id = np.repeat([part.node_id for part in parts], self.counts)
+        self._row = np.repeat(np.arange(len(self._rank_id)), _joined(self._layouts, "group_count"))
+        known = self._rank_id[self._rank_id >= 0]
+        self.ambiguous = len(np.unique(known)) < len(known)
+        if not self.ambiguous:
+            self._split(np.flatnonzero(self._rank_id >= 0))
+
+    def fits(self, parts: Sequence[ProgressPart]) -> bool:
+        """These parts have the rows this plan was made for."""
+        return self._of == [(part.node_id, id(part.layout)) for part in parts]
+
+    def choose(self, seen_ns: Ints) -> None:
+        """Takes the newest row of each rank."""
+        order = np.lexsort((seen_ns, self._rank_id))
+        ids = self._rank_id[order]
+        last = np.append(ids[1:] != ids[:-1], True) & (ids >= 0)
+        self._split(np.sort(order[last]))
+
+    def _split(self, keep: Ints) -> None:
+        """Sorts the kept rows by job."""
+        by_job = keep[np.argsort(self._job_id[keep], kind="stable")]
+        jobs, starts = np.unique(self._job_id[by_job], return_index=True)
+        ends = np.append(starts[1:], len(by_job))[: len(starts)].tolist()
+        place = np.full(len(self._rank_id), -1, np.int64)
+        place[by_job] = np.arange(len(by_job))
+        pair_place = place[self._row]
+        known = np.flatnonzero((pair_place >= 0) & (self._group_id >= 0))
+        known = known[np.argsort(pair_place[known], kind="stable")]
+        sorted_place = pair_place[known]
+        self.jobs = {}
+        for job_id, start, end in zip(jobs.tolist(), starts.tolist(), ends, strict=True):
+            first, last = np.searchsorted(sorted_place, (start, end))
+            ranks, pairs = by_job[start:end], known[first:last]
+            same: dict[str, NDArray[Any]] = {
+                "rank_id": self._rank_id[ranks],
+                "node_id": self._node_id[ranks],
+                "row": sorted_place[first:last] - start,
+                "group_id": self._group_id[pairs],
+            }
+            self.jobs[job_id] = _JobRows(_as_slice(ranks), _as_slice(pairs), same)
 
 
-def _joined(parts: Sequence[ProgressPart]) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
-    """All parts as rank columns and pair columns, times in the server's clock."""
+def _as_slice(rows: Ints) -> Ints | slice:
+    """Neighbouring rows as a slice: a view costs nothing."""
+    if len(rows) and int(rows[-1]) - int(rows[0]) == len(rows) - 1 and bool((np.diff(rows) == 1).all()):
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return rows
+
+
+def _joined(layouts: Sequence[RankLayout], name: str) -> Ints:
+    return np.concatenate([getattr(layout, name) for layout in layouts])
+
+
+def _numbers(
+    parts: Sequence[ProgressPart], counts: Ints
+) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+    """All parts' numbers as rank columns and pair columns, times in the server's clock."""
+    frames = [part.progress for part in parts]
 
     def column(name: str, kind: str) -> NDArray[Any]:
-        return np.frombuffer(b"".join(getattr(part.progress, name) for part in parts), kind)
+        return np.frombuffer(b"".join([getattr(frame, name) for frame in frames]), kind)
 
-    counts = [len(part.layout.rank_id) for part in parts]
-    seen = np.repeat([part.seen_ns for part in parts], counts)
-    offset = np.repeat([part.offset_ns for part in parts], counts)
+    seen = np.repeat(np.array([part.seen_ns for part in parts], np.int64), counts)
+    offset = np.repeat(np.array([part.offset_ns for part in parts], np.int64), counts)
     ranks: dict[str, NDArray[Any]] = {
-        "rank_id": np.concatenate([part.layout.rank_id for part in parts]),
-        "job_id": np.concatenate([part.layout.job_id for part in parts]),
-        "node_id": np.repeat([part.node_id for part in parts], counts),
         "seen_ns": seen,
         "step": column("step", "<i8"),
         "phase": column("phase", "u1"),
     }
-    for name in ("phase_since_ns", "moved_ns", "heard_ns"):
-        node_time = column(name, "<i8")
+    for name in _TIMES:
+        node_time = np.minimum(column(name, "<i8"), _TIME_MAX_NS)
         # Never later than the frame itself; 0 stays "not known".
         ranks[name] = np.where(node_time > 0, np.minimum(node_time + offset, seen), 0)
-    pairs = {
-        "row": np.repeat(np.arange(len(seen)), column("group_count", "<u2")),
-        "group_id": np.concatenate([part.layout.group_id for part in parts]),
-        "enqueued": column("enqueued", "<i8"),
-        "completed": column("completed", "<i8"),
-        "sequence": column("sequence", "<i8"),
-    }
-    return ranks, pairs
-
-
-def _newest_known(rank_id: Ints, seen_ns: Ints) -> Ints:
-    """Rows of the newest word per known rank."""
-    order = np.lexsort((seen_ns, rank_id))
-    ids = rank_id[order]
-    last = np.append(ids[1:] != ids[:-1], True) & (ids >= 0)
-    kept: Ints = order[last]
-    return kept
-
-
-def _of_job(
-    rows: Ints, ranks: Mapping[str, NDArray[Any]], pairs: Mapping[str, NDArray[Any]]
-) -> hot.JobProgress:
-    place = np.full(len(ranks["rank_id"]), -1, np.int64)
-    place[rows] = np.arange(len(rows))
-    kept = (place[pairs["row"]] >= 0) & (pairs["group_id"] >= 0)
-    return hot.JobProgress(
-        **{name: ranks[name][rows] for name in _RANK_COLUMNS},
-        row=place[pairs["row"]][kept],
-        **{name: pairs[name][kept] for name in ("group_id", "enqueued", "completed", "sequence")},
-    )
+    return ranks, {name: column(name, "<i8") for name in _PAIR_NUMBERS}

@@ -15,17 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import redis
 from django.db import close_old_connections, connection
 from websockets.asyncio.server import Server, ServerConnection, serve
 
 from clusterwatch.ingest import admission as admissions
-from clusterwatch.ingest import hot_arrays
 from clusterwatch.ingest.admission import Admission, Refused
 from clusterwatch.ingest.apply import TABLE_OF_TAG
 from clusterwatch.ingest.board import Board
 from clusterwatch.ingest.captures import CaptureWatch
 from clusterwatch.ingest.commit import first_line, is_away
+from clusterwatch.ingest.hot_writer import GatewayWriter
 from clusterwatch.ingest.link import REPLACED, TRY_LATER, Broken, Link
 from clusterwatch.ingest.writer import Committed, PendingPut, Writer
 from clusterwatch.jobs import queries as job_queries
@@ -75,14 +74,13 @@ class Gateway:
         self._config = config
         self._links: dict[int, Link] = {}
         self._connection_count = 0
-        self._jobs_written: set[int] = set()
-        self._valkey_away = False
         self._stopping = False
         self._loop: asyncio.AbstractEventLoop
         self._server: Server
         self._tasks: list[asyncio.Task[None]] = []
         self._database = ThreadPoolExecutor(DATABASE_THREADS, "database")
-        self._hot_writer = ThreadPoolExecutor(1, "hot-writer")
+        self._hot_thread = ThreadPoolExecutor(1, "hot-writer")
+        self._writer_of_hot = GatewayWriter(self.name)
         self._captures = CaptureWatch(self._call, self._send_order)
 
     @property
@@ -132,7 +130,7 @@ class Gateway:
         await asyncio.gather(*(link.say_goodbye() for link in links), return_exceptions=True)
         await self._server.wait_closed()
         await asyncio.to_thread(_close_connections, self._database)
-        self._hot_writer.shutdown(wait=False, cancel_futures=True)
+        self._hot_thread.shutdown(wait=False, cancel_futures=True)
         logger.info("gateway_stopped everything_committed=%s stored=%d", done, self.writer.figures.stored)
 
     # --- connections --------------------------------------------------------------------------------
@@ -236,35 +234,10 @@ class Gateway:
         """Once a second everything this gateway knows goes to hot state; Valkey away costs nothing else."""
         next_s = self._loop.time()
         while True:
-            now_ns = time.time_ns()
-            nodes, progress = self.board.collect(now_ns)
-            work = functools.partial(self._write_hot, now_ns, nodes, progress)
-            await self._loop.run_in_executor(self._hot_writer, work)
+            work = functools.partial(self._writer_of_hot.write, self.board.collect(time.time_ns()))
+            await self._loop.run_in_executor(self._hot_thread, work)
             next_s = max(next_s + HOT_EVERY_S, self._loop.time())
             await asyncio.sleep(next_s - self._loop.time())
-
-    def _write_hot(
-        self,
-        now_ns: int,
-        nodes: Sequence[hot_arrays.NodePart],
-        progress: Sequence[hot_arrays.ProgressPart],
-    ) -> None:
-        jobs = hot_arrays.job_progress(progress)
-        try:
-            hot.write_gateway(
-                self.name, now_ns, hot_arrays.node_states(nodes), jobs, hot_arrays.metric_arrays(nodes)
-            )
-            for job_id in self._jobs_written - jobs.keys():
-                hot.forget_job(self.name, job_id)
-        except redis.RedisError as error:
-            if not self._valkey_away:
-                logger.warning("hot_state_away reason=%s", first_line(error))
-            self._valkey_away = True
-            return
-        if self._valkey_away:
-            logger.info("hot_state_back")
-        self._valkey_away = False
-        self._jobs_written = set(jobs)
 
     async def _resolve_loop(self) -> None:
         """Refs in hot frames that no commit of ours explained are looked up (after a restart, a move)."""

@@ -18,6 +18,7 @@ from clusterwatch.ingest.admission import Admission
 from clusterwatch.ingest.apply import Origin
 from clusterwatch.ingest.board import Board
 from clusterwatch.ingest.hub import retention_of_tags
+from clusterwatch.ingest.slot_values import SlotValues
 from clusterwatch.jobs.announcements import RefLayout
 from clusterwatch.store import partitions, series
 from collectors.wire import blocks, codec, hot_values, records
@@ -34,7 +35,7 @@ BLOCKS: Final = 256
 
 def hot_frames(nodes: int, seconds: int) -> dict[str, Any]:
     """CPU of taking hot frames and of building the arrays once a second; the baseline only decodes."""
-    board = Board()
+    board, jobs, values = Board(), hot_arrays.JobArrays(), SlotValues()
     for node_id in range(nodes):
         _open_node(board, node_id)
     frames = [codec.encode(_frame(node_id)) for node_id in range(nodes)]
@@ -51,11 +52,14 @@ def hot_frames(nodes: int, seconds: int) -> dict[str, Any]:
             board.take(node_id, frame, now_ns)
 
     def build() -> None:
-        parts, progress = board.collect(time.time_ns())
-        hot_arrays.node_states(parts)
-        hot_arrays.job_progress(progress)
-        hot_arrays.metric_arrays(parts)
+        snapshot = board.collect(time.time_ns())
+        hot_arrays.node_states(snapshot.nodes)
+        jobs.build(snapshot.progress)
+        values.take(snapshot.values.get(1, []), snapshot.now_ns)
+        values.renewed()
 
+    take()
+    build()
     take()
     decode_s, take_s, build_s = (_cpu_s(work, seconds) for work in (decode_only, take, build))
     return {

@@ -7,11 +7,13 @@ clocks never matter. Source: DESIGN 2 (Gateway) and 8.
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from functools import lru_cache
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -27,7 +29,8 @@ GATEWAY_STALE_S = 30.0
 OPEN, CLOSED, CLOSED_CLEAN = 0, 1, 2
 """``NodeStates.link``: connected; connection closed; closed after a Bye."""
 
-_Columns = TypeVar("_Columns", "NodeStates", "JobProgress")
+ROWS_REMEMBERED: Final = 256
+"""Jobs whose rows a reading process keeps; a row of a rank costs 16 bytes, one of its groups as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +74,26 @@ class JobProgress:
     """M: collective sequence number, -1 unknown"""
 
 
-_RANK_COLUMNS = ("rank_id", "node_id", "seen_ns", "step", "phase", "phase_since_ns", "moved_ns", "heard_ns")
-_GROUP_COLUMNS = ("row", "group_id", "enqueued", "completed", "sequence")
-_DTYPES: dict[str, Any] = {"link": np.uint8, "phase": np.uint8}
+ROW_COLUMNS: Final = ("rank_id", "node_id", "row", "group_id")
+"""Columns of ``JobProgress`` that say which ranks and groups its numbers are of; they change seldom."""
+NUMBER_COLUMNS: Final = (
+    "seen_ns", "step", "phase", "phase_since_ns", "moved_ns", "heard_ns", "enqueued", "completed", "sequence",
+)  # fmt: skip
+_RANK_COLUMNS: Final = (
+    "rank_id", "node_id", "seen_ns", "step", "phase", "phase_since_ns", "moved_ns", "heard_ns",
+)  # fmt: skip
+_GROUP_COLUMNS: Final = ("row", "group_id", "enqueued", "completed", "sequence")
+_DTYPES: Final[dict[str, Any]] = {"link": np.uint8, "phase": np.uint8}
 
 
-def _pack(columns: NodeStates | JobProgress) -> bytes:
-    return msgspec.msgpack.encode({f.name: getattr(columns, f.name).tobytes() for f in fields(columns)})
+def pack_columns(columns: NodeStates | JobProgress, names: Sequence[str]) -> bytes:
+    """Some columns as they lie in Valkey."""
+    return msgspec.msgpack.encode({name: getattr(columns, name).tobytes() for name in names})
 
 
-def _unpack(data: bytes, kind: type[_Columns]) -> _Columns:
+def _unpack(data: bytes) -> dict[str, NDArray[Any]]:
     raw = msgspec.msgpack.decode(data, type=dict[str, bytes])
-    return kind(
-        **{f.name: np.frombuffer(raw[f.name], dtype=_DTYPES.get(f.name, np.int64)) for f in fields(kind)}
-    )
+    return {name: np.frombuffer(column, dtype=_DTYPES.get(name, np.int64)) for name, column in raw.items()}
 
 
 def empty_progress() -> JobProgress:
@@ -95,40 +104,12 @@ def empty_nodes() -> NodeStates:
     return NodeStates(**{f.name: np.empty(0, _DTYPES.get(f.name, np.int64)) for f in fields(NodeStates)})
 
 
-# --- what a gateway writes --------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class MetricArray:
     """Newest value per slot of one metric: ``values`` float32[S] (NaN = none), ``seen_ns`` int64[S]."""
 
     values: NDArray[np.float32]
     seen_ns: NDArray[np.int64]
-
-
-def write_gateway(
-    gateway: str,
-    now_ns: int,
-    nodes: NodeStates,
-    jobs: dict[int, JobProgress],
-    metrics: dict[tuple[int, str], MetricArray],
-) -> None:
-    """One pipelined write of all a gateway knows; called once a second."""
-    pipe = valkey.client().pipeline(transaction=False)
-    pipe.set(valkey.nodes_key(gateway), _pack(nodes), ex=EXPIRE_S)
-    for job_id, progress in jobs.items():
-        pipe.set(valkey.job_key(gateway, job_id), _pack(progress), ex=EXPIRE_S)
-    for (cluster_id, name), array in metrics.items():
-        blob = msgspec.msgpack.encode(
-            [array.values.astype("<f4").tobytes(), array.seen_ns.astype("<i8").tobytes()]
-        )
-        pipe.set(valkey.metric_key(gateway, cluster_id, name), blob, ex=EXPIRE_S)
-    pipe.zadd(valkey.gateways_key(), {gateway: now_ns / 1e9})
-    pipe.execute()
-
-
-def forget_job(gateway: str, job_id: int) -> None:
-    valkey.client().delete(valkey.job_key(gateway, job_id))
 
 
 # --- what everybody reads ---------------------------------------------------------------------------------
@@ -160,7 +141,7 @@ def oldest_gateway_word_ns(now_ns: int) -> int | None:
 
 def read_nodes() -> NodeStates:
     """All nodes of all gateways; a node known to several has its newest row."""
-    parts = [_unpack(blob, NodeStates) for blob in _blobs(valkey.nodes_key(g) for g in gateways())]
+    parts = [NodeStates(**_unpack(blob)) for blob in _blobs(valkey.nodes_key(g) for g in gateways())]
     if not parts:
         return empty_nodes()
     joined = {f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(NodeStates)}
@@ -170,12 +151,35 @@ def read_nodes() -> NodeStates:
 
 def read_job(job_id: int) -> JobProgress:
     """Progress of one job over all gateways; a rank known to several has its newest row."""
-    parts = [_unpack(blob, JobProgress) for blob in _blobs(valkey.job_key(g, job_id) for g in gateways())]
+    parts = _read_parts(job_id, gateways())
     if not parts:
         return empty_progress()
     if len(parts) == 1:
         return parts[0]
     return _overlay(parts)
+
+
+def _read_parts(job_id: int, names: Sequence[str]) -> list[JobProgress]:
+    """What each gateway says of a job; rows this process has read before are not read again."""
+    raw = [
+        msgspec.msgpack.decode(blob, type=tuple[str, bytes])
+        for blob in _blobs(valkey.job_key(name, job_id) for name in names)
+    ]
+    parts = []
+    for digest, numbers in raw:
+        # Rows that are gone were lost with a restart of Valkey: the gateway writes them again within seconds.
+        with contextlib.suppress(KeyError):
+            parts.append(JobProgress(**_rows(job_id, digest), **_unpack(numbers)))
+    return parts
+
+
+@lru_cache(maxsize=ROWS_REMEMBERED)
+def _rows(job_id: int, digest: str) -> dict[str, NDArray[Any]]:
+    """Which ranks and groups some numbers are of. Raises ``KeyError``, which is not remembered."""
+    packed: Any = valkey.client().get(valkey.job_rows_key(job_id, digest))
+    if packed is None:
+        raise KeyError(digest)
+    return _unpack(packed)
 
 
 def read_metric(cluster_id: int, name: str, slot_count: int) -> MetricArray:

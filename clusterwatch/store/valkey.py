@@ -42,8 +42,18 @@ def job_key(gateway: str, job_id: int) -> str:
     return f"hot:{gateway}:job:{job_id}"
 
 
+def job_rows_key(job_id: int, digest: str) -> str:
+    """Which ranks and groups the numbers of a job are of."""
+    return f"hot:rows:{job_id}:{digest}"
+
+
 def metric_key(gateway: str, cluster_id: int, metric: str) -> str:
     return f"hot:{gateway}:metric:{cluster_id}:{metric}"
+
+
+def tail_key(node_id: int) -> str:
+    """The last two minutes of a node that fell silent."""
+    return f"hot:tail:{node_id}"
 
 
 def look_key(job_id: int) -> str:

@@ -13,7 +13,7 @@ from clusterwatch.detect.scene import _rosters
 from clusterwatch.fleet.models import Cluster, Node
 from clusterwatch.incidents.models import Incident
 from clusterwatch.jobs.models import Capture, Group, Job, Rank
-from clusterwatch.store import hot
+from clusterwatch.store import hot, hot_writes
 from collectors.wire.records import PHASES
 
 GATEWAY = "gateway-of-tests"
@@ -181,7 +181,7 @@ class FakeJob:
             if process.reports and self.node_alive[process.row.node_id]:
                 process.seen_ns = self.now_ns - SECOND // 5
                 process.heard_ns = process.seen_ns if process.speaks else process.heard_ns
-        hot.write_gateway(GATEWAY, self.now_ns, self._nodes(), {self.job.pk: self._progress()}, {})
+        hot_writes.write_gateway(GATEWAY, self.now_ns, self._nodes(), {self.job.pk: self._progress()}, {})
 
     def _nodes(self) -> hot.NodeStates:
         ids = [node.pk for node in self.nodes]

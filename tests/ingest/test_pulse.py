@@ -21,7 +21,7 @@ from clusterwatch.fleet.models import Cluster, Node, Slot
 from clusterwatch.fleet.overview import STATE_OF_BYTE
 from clusterwatch.ingest.pulse_loop import StepRate
 from clusterwatch.jobs.models import Group, Job, Rank
-from clusterwatch.store import bands, frames, hot, valkey
+from clusterwatch.store import bands, frames, hot, hot_writes, valkey
 from collectors.wire import limits
 from tests.stack import Stack
 
@@ -94,7 +94,7 @@ class Small:
         )  # fmt: skip
         metric = hot.MetricArray(np.full(4, power_w, np.float32), np.full(4, now_ns))
         metrics = {(self.cluster.pk, "gpu_power_w"): metric}
-        hot.write_gateway("gw", now_ns, nodes, {self.job.pk: progress}, metrics)
+        hot_writes.write_gateway("gw", now_ns, nodes, {self.job.pk: progress}, metrics)
 
     @property
     def topic(self) -> str:

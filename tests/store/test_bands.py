@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import redis
 
-from clusterwatch.store import bands, hot
+from clusterwatch.store import bands, hot, hot_writes
 
 pytestmark = pytest.mark.stack
 S = 1_000_000_000
@@ -26,7 +26,7 @@ def write(now_ns: int, **metrics: list[tuple[float, float]]) -> None:
         )
         for name, rows in metrics.items()
     }
-    hot.write_gateway("gw", now_ns, hot.empty_nodes(), {}, arrays)
+    hot_writes.write_gateway("gw", now_ns, hot.empty_nodes(), {}, arrays)
 
 
 def test_old_values_and_missing_ones_do_not_count():

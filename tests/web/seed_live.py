@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from clusterwatch.fleet.models import Node
-from clusterwatch.store import frames, hot
+from clusterwatch.store import frames, hot, hot_writes
 from tests.web.seed_facts import SEQUENCE, STUCK_RANK
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _write_hot(seeded: Seeded, now: int, moved: int) -> None:
         completed=column[3],
         sequence=column[4],
     )
-    hot.write_gateway("g1", now, nodes, {seeded.job.pk: progress}, {})
+    hot_writes.write_gateway("g1", now, nodes, {seeded.job.pk: progress}, {})
 
 
 def _publish_real(seeded: Seeded, stall: int) -> None:
