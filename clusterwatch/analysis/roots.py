@@ -8,7 +8,7 @@ finished, then the sinks of the wait graph, cycles, and last calls that all have
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from clusterwatch.analysis import (
     blind,
@@ -45,16 +45,10 @@ def find(world: World, evidence: Evidence) -> tuple[list[Root], WaitGraph]:
     graph = waitfor.build(open_calls, pairing, bad, odd)
     roots = [_from_mismatch(m) for m in wrong]
     roots += _lacking_too(world, open_calls, pairing, wrong)
-    waiting = bool(graph.calls or pairing.unmatched or wrong)
-    if waiting:
+    if graph.calls or pairing.unmatched or wrong:
         roots += _breaks(world, graph, explained)
-    if waiting:
         roots += _unique(evidence.lost)
-    known = {rank for root in roots for rank in root.ranks}
-    roots += [r for r in _misdirected(pairing, world) if not known & set(r.ranks)]
-    known = {rank for root in roots for rank in root.ranks}
-    roots += [r for r in sinks.unequal_halves(pairing) if not known & set(r.ranks)]
-    roots += [r for r in _late(graph) if not known & set(r.named)]
+    explained |= _add_seen_in_calls(roots, world, graph, pairing)
     forced = odd | {rank for root in roots for rank in root.named}
     explained |= {rank for root in roots for rank in root.suspects}
     graph.release(forced)
@@ -62,14 +56,34 @@ def find(world: World, evidence: Evidence) -> tuple[list[Root], WaitGraph]:
     crossings = [c for c in crossing.find(world, pairing) if not any(c.ranks & ring for ring in rings)]
     closed = [*rings, *(c.ranks for c in crossings)]
     roots += sinks.unexplained(world, graph, pairing, evidence, forced | explained, closed)
-    named = {rank for root in roots for rank in root.ranks}
-    covered = explained | named | waitfor.upstream(graph, named)
+    covered = explained | _ranks(roots) | waitfor.upstream(graph, _ranks(roots))
     roots += [cycle.judge(world, graph, ring) for ring in rings if not ring & covered]
     roots += [crossing.judge(c) for c in crossings if not c.ranks & covered]
-    covered |= {rank for root in roots for rank in root.ranks}
+    covered |= _ranks(roots)
     roots += map(shares.refine, sinks.all_joined(world, graph, pairing, covered))
     roots = roots or sinks.leftover(world, graph)
     return _merged(lifecycle.refine(world, roots), evidence.hosts), graph
+
+
+def _ranks(roots: Sequence[Root]) -> set[int]:
+    return {rank for root in roots for rank in root.ranks}
+
+
+def _add_seen_in_calls(roots: list[Root], world: World, graph: WaitGraph, pairing: Pairing) -> set[int]:
+    """Adds faults that one call or pair of halves shows by itself, where no root so far has their ranks.
+
+    Returns:
+        Ranks that wait in a call that can never end.
+    """
+    known = _ranks(roots)
+    roots += [r for r in _misdirected(pairing, world) if not known & set(r.ranks)]
+    known = _ranks(roots)
+    roots += [r for r in sinks.unequal_halves(pairing) if not known & set(r.ranks)]
+    half_done = [(r, call) for r, call in shares.half_done(graph.calls) if not known & set(r.ranks)]
+    roots += [root for root, _ in half_done]
+    known |= _ranks([root for root, _ in half_done])
+    roots += [r for r in _late(graph) if not known & set(r.named)]
+    return {rank for _, call in half_done for rank in call.waiting}
 
 
 def _unique(lost: Mapping[int, Root]) -> list[Root]:

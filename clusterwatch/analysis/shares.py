@@ -7,10 +7,11 @@ all-gather gives every member the inputs of all, a reduce-scatter takes from eve
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from math import prod
 from typing import Final
 
+from clusterwatch.analysis.calls import OpenCall
 from clusterwatch.analysis.groups import Group
 from clusterwatch.analysis.root import Root
 from clusterwatch.analysis.sentence import noun
@@ -72,20 +73,52 @@ def _unfit(root: Root, group: Group, sequence: int) -> Root:
     return _size_root(root, group.ordered, "wrong_ratio", why)
 
 
-def _roots(root: Root, group: Group, sequence: int) -> Root:
-    """A gather or scatter has one root; the sizes show who thinks to be it."""
+def roots_of(group: Group, sequence: int) -> tuple[int, ...] | None:
+    """Members that passed data as the root of a gather or scatter; None where a dump does not hold it."""
     claims = []
     for rank, view in group.views.items():
         entry = view.entry(sequence)
         if entry is None:
-            return root
+            return None
         if is_root(view.recorded(entry)):
             claims.append(rank)
-    if len(claims) == 1 or group.size < 2:
+    return tuple(claims)
+
+
+def half_done(calls: Iterable[OpenCall]) -> list[tuple[Root, OpenCall]]:
+    """Gathers and scatters of several roots or none that some members have left already.
+
+    A member that only sends, or gets its part from one of the roots, may end while the others wait for ever.
+    """
+    found = []
+    for call in calls:
+        if call.joined and call.ahead and call.group.whole and plain(call.op) in _ROOTED:
+            usual = Root("all_joined_not_finished", (), (), call.group, call.sequence, call.op)
+            one = _roots(usual, call.group, call.sequence)
+            found += [(one, call)] if one is not usual else []
+    return found
+
+
+def _roots(root: Root, group: Group, sequence: int) -> Root:
+    """A gather or scatter has one root; the sizes show who thinks to be it. Not where the recorder has noted
+    an earlier one like that: the last that all ended.
+    """
+    claims = roots_of(group, sequence)
+    if claims is None or len(claims) == 1 or group.size < 2 or _noted_so(group, sequence, root.op, claims):
         return root
     if claims:
-        return _size_root(root, tuple(claims), "two_roots", f"{noun(claims)} each pass data as the root")
+        return _size_root(root, claims, "two_roots", f"{noun(claims)} each pass data as the root")
     return _size_root(root, group.ordered, "no_root", "no member passes data as the root")
+
+
+def _noted_so(group: Group, sequence: int, op: str | None, claims: tuple[int, ...]) -> bool:
+    """Whether the last such call before it, which has ended, names as many roots."""
+    view = next(iter(group.views.values()))
+    earlier = [
+        n for n in view.held() if n < sequence and (e := view.entry(n)) is not None and view.op(e) == op
+    ]
+    noted = roots_of(group, earlier[-1]) if earlier else None
+    return noted is not None and len(noted) == len(claims)
 
 
 def _size_root(root: Root, suspects: tuple[int, ...], cause: str, why: str) -> Root:
