@@ -94,7 +94,8 @@ def gather(logs: Iterable[JobLog], world_size: int | None = None) -> Story:
             for actor in who.actors(log, event):
                 told.append(Told(event, actor, log.source, attempt, stamp, of_node))
     ranks = {one.actor.rank for one in told if one.actor.rank is not None} | who.named_ranks()
-    size = world_size or who.world_size or (max(ranks) + 1 if len(ranks) > 1 else None)
+    seen = max(ranks, default=-1) + 1
+    size = world_size or who.world_size or max(who.group_size, seen if len(ranks) > 1 else 0) or None
     return Story(told, size, frozenset(ranks), who.assumed, sum(log.lines for log in ordered), len(ordered))
 
 
@@ -120,7 +121,8 @@ def short_host(host: str | None) -> str | None:
 
 
 def _scope(log: JobLog, event: LogEvent) -> Scope:
-    return (log.scope or log.source, event.label.task, event.label.host)
+    host = event.label.host or (event.word("host") if event.kind == "elastic_exit" else None)
+    return (log.scope or log.source, event.label.task, host)
 
 
 def _local(event: LogEvent) -> int | None:
@@ -150,6 +152,8 @@ class _Who:
         self._logs = logs
         self.assumed = False
         self.world_size: int | None = None
+        self.group_size = max((_whole_size(event) for log in logs for event in log.events), default=0)
+        """size of the default group as its own lines say, 0 without"""
         self.buses: dict[tuple[str, str], int] = {}
         self._launchers = any(_by_launcher(event) for log in logs for event in log.events)
         self._message_ranks = _unique_message_ranks(logs)
@@ -233,6 +237,7 @@ class _Who:
     def _learn_offsets(self) -> dict[Scope, int]:
         votes: dict[Scope, Counter[int]] = defaultdict(Counter)
         locals_of: dict[Scope, set[int]] = defaultdict(set)
+        several: set[Scope] = set()  # one of a launcher's hosts, or it would not be told
         for log in self._logs:
             for event in log.events:
                 local = _local(event)
@@ -240,6 +245,8 @@ class _Who:
                     continue
                 scope = _scope(log, event)
                 locals_of[scope].add(local)
+                if event.kind == "elastic_exit" and event.word("host"):
+                    several.add(scope)
                 rank = event.label.rank
                 if rank is None:
                     rank = event.number("rank") if event.kind == "elastic_item" else self._said(event)
@@ -247,7 +254,7 @@ class _Who:
                     votes[scope][rank - local] += 1
         offsets = {scope: next(iter(count)) for scope, count in votes.items() if len(count) == 1}
         unknown = [scope for scope in locals_of if scope not in votes]
-        if unknown and not offsets:
+        if unknown and not offsets and not several:
             numbers = [local for found in locals_of.values() for local in found]
             if len(numbers) == len(set(numbers)):
                 self.assumed = True
@@ -289,6 +296,13 @@ class _Who:
                 self._by_pid.setdefault((None, pid), rank)
                 if event.kind == "comm_init" and (bus := event.word("bus")) and host:
                     self.buses[host, _bus(bus)] = rank
+
+
+def _whole_size(event: LogEvent) -> int:
+    """Size of the group that a line of ProcessGroupNCCL is about, where that is the default group."""
+    guid, group = event.word("guid") or "", event.word("pg") or ""
+    default = guid.partition("(")[0] == "0" or "default" in guid or (not guid and group in ("", "0"))
+    return (event.number("size") or 0) if default else 0
 
 
 def _bus(text: str) -> str:

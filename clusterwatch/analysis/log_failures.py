@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -65,6 +65,8 @@ _XID_WORDS: Final = {
     95: "uncontained ECC error",
     119: "GSP time-out", 120: "GSP error", 140: "unrecovered ECC error",
 }  # fmt: skip
+_PORT_FAULT: Final = re.compile(r"port error|port down|port err\b|catastrophic|fatal|access", re.IGNORECASE)
+"""Events of ibv_event_type that end a transfer; a port that came up, a new LID or GID do not."""
 _DEADLY: Final = frozenset({4, 7, 8, 9, 11})
 _ENDING: Final = frozenset({1, 2, 13, 15})
 _SIGNAL_WORDS: Final = {
@@ -193,28 +195,30 @@ def _sign(told: Told) -> Sign | None:
     kind = event.kind
     if kind in _EFFECTS:
         return Sign(told, "rank_failed", kind, 0)
-    if kind == "traceback":
-        return _traceback(told)
+    if kind == "raised":
+        sign = _traceback(told)  # its stack is not here: that the process ended of it is not told
+        return None if sign is None else replace(sign, strength=min(1, sign.strength))
     if event.lines_after >= SURVIVED_LINES:
         return None
-    if kind == "out_of_memory":
-        return Sign(told, "out_of_memory", "gpu_memory", 2, Owner.USER)
-    if kind in ("kernel_oom",):
-        return Sign(told, "out_of_memory", "host_memory", 2, Owner.USER)
-    if kind in ("cuda_error", "device_assert"):
-        cause, owner = _cuda_cause("device-side assert" if kind == "device_assert" else event.text)
-        return Sign(told, "rank_failed", cause, 2, owner)
-    if kind == "xid":
-        return _xid(told)
-    if kind == "numeric":
-        return Sign(told, "numeric", "nan", 2, Owner.USER)
-    if kind == "fatal_signal":
-        return _signal(told, event.number("signal") or _signal_number(event.text), 2)
-    if kind == "port_event":
-        return Sign(told, "rank_failed", "link_down", 2, Owner.INFRA)
-    if kind in ("elastic_item", "elastic_exit"):
-        return _exit(told, event.number("exit") or 0)
-    return _task(told) if kind == "task_exit" else None
+    if (plain := _PLAIN.get(kind)) is not None:
+        return Sign(told, *plain)
+    if (read := _READ.get(kind)) is not None:
+        return read(told)
+    return None
+
+
+def _cuda(told: Told) -> Sign:
+    assertion = told.event.kind == "device_assert"
+    cause, owner = _cuda_cause("device-side assert" if assertion else told.event.text)
+    return Sign(told, "rank_failed", cause, 2, owner)
+
+
+def _fatal(told: Told) -> Sign:
+    return _signal(told, told.event.number("signal") or _signal_number(told.event.text), 2)
+
+
+def _launched(told: Told) -> Sign | None:
+    return _exit(told, told.event.number("exit") or 0)
 
 
 def _traceback(told: Told) -> Sign | None:
@@ -251,6 +255,15 @@ def _xid(told: Told) -> Sign | None:
     return Sign(told, "rank_failed", f"xid_{xid}", 2, owner)
 
 
+def _port(told: Told) -> Sign | None:
+    """An event of a network adapter; most are news, not faults."""
+    what = told.event.word("what") or ""
+    if not _PORT_FAULT.search(what):
+        return None
+    cause = "link_down" if "port" in what.lower() else "nic_error"
+    return Sign(told, "rank_failed", cause, 2, Owner.INFRA)
+
+
 def _signal_number(text: str) -> int | None:
     return next((number for word, number in _SIGNAL_WORDS.items() if word.lower() in text.lower()), None)
 
@@ -280,6 +293,18 @@ def _task(told: Told) -> Sign | None:
         return _exit(told, int(match[1]))
     number = _signal_number(what)
     return None if number is None else _signal(told, number, 2 if number in _DEADLY else 1)
+
+
+_PLAIN: Final = {
+    "out_of_memory": ("out_of_memory", "gpu_memory", 2, Owner.USER),
+    "kernel_oom": ("out_of_memory", "host_memory", 2, Owner.USER),
+    "numeric": ("numeric", "nan", 2, Owner.USER),
+}
+"""Verdict, cause, strength and owner of kinds that say it all."""
+_READ: Final[Mapping[str, Callable[[Told], Sign | None]]] = {
+    "traceback": _traceback, "cuda_error": _cuda, "device_assert": _cuda, "xid": _xid, "fatal_signal": _fatal,
+    "port_event": _port, "elastic_item": _launched, "elastic_exit": _launched, "task_exit": _task,
+}  # fmt: skip
 
 
 def before_by_stamps(one: Stamp | None, other: Stamp | None, error_ns: int) -> bool | None:

@@ -75,7 +75,7 @@ def _attempts(told: Sequence[Told]) -> dict[int, list[Told]]:
     """Events by attempt, those alone that tell of a failure: a start that ended in nothing known is none."""
     attempts: dict[int, list[Told]] = defaultdict(list)
     for one in told:
-        if one.event.kind not in ("restart", "comm_init"):
+        if one.event.kind not in ("restart", "comm_init", "group_size"):
             attempts[one.attempt].append(one)
     return attempts
 
@@ -97,7 +97,7 @@ def _of_attempt(verdict: LogVerdict, told: Sequence[Told]) -> Finding | None:
         return log_wording.numeric(words, told, verdict)
     if stall is not None:
         return log_stall_wording.stalled(stall, verdict)
-    due = [one for one in ends if one.event.word("what")]
+    due = [one for one in ends if log_wording.reason(one) is not None]
     if due:
         return log_wording.ended(due[0], verdict)
     return _weak(verdict, told, ends)
@@ -114,8 +114,9 @@ def _weak(verdict: LogVerdict, told: Sequence[Told], ends: Sequence[Told]) -> Fi
     if stuck:
         return log_wording.watchdog_stuck(stuck, verdict)
     if verdict.effects:
-        if ends and all(sign.cause == "told_to_end" for sign in verdict.effects):
-            return log_wording.ended(ends[0], verdict)
+        if all(sign.cause == "told_to_end" for sign in verdict.effects):
+            stopped = [sign.told for sign in verdict.effects]
+            return log_wording.ended(ends[0], verdict) if ends else log_wording.stopped(stopped, verdict)
         return log_wording.only_effects(verdict)
     if ends:
         return log_wording.ended(ends[0], verdict)

@@ -33,7 +33,7 @@ _LINES_QUOTED: Final = 5
 
 _WORDS: Final = {
     "gpu_memory": "ran out of GPU memory", "host_memory": "ran out of host memory",
-    "link_down": "lost its network port",
+    "link_down": "lost its network port", "nic_error": "hit a fatal event of its network adapter",
     "device_assert": "hit a device-side assert", "ecc_error": "hit an uncorrectable ECC error",
     "nvlink_error": "hit an NVLink error", "gpu_lost": "lost its GPU",
     "illegal_memory_access": "made an illegal memory access on the GPU", "cuda_error": "hit a CUDA error",
@@ -43,7 +43,7 @@ _REASONS: Final = {
     "PREEMPTION": ("preempted", "to make room for another job (preemption)"),
     "NODE FAILURE": ("node_failure", "because a node failed"),
     "JOB REQUEUE": ("requeued", "to requeue it"),
-    "evicted": ("evicted", "by evicting its pod"),
+    "evict": ("evicted", "by evicting its pod"),
     "preempt": ("preempted", "to make room for another job (preemption)"),
 }  # fmt: skip
 
@@ -212,8 +212,7 @@ def network(lines: Sequence[Told], verdict: LogVerdict) -> Finding:
 
 def ended(told: Told, verdict: LogVerdict) -> Finding:
     """The scheduler ended the job; nothing of the job failed before."""
-    what = told.event.word("what") or ""
-    key = next((key for key in _REASONS if key.lower() in what.lower()), None)
+    key = reason(told)
     cause, words = _REASONS[key] if key else ("cancelled", "on request (cancelled)")
     return finding_of(
         "ended_by_scheduler",
@@ -223,6 +222,25 @@ def ended(told: Told, verdict: LogVerdict) -> Finding:
         cause=cause,
         owner=Owner.INFRA if cause == "node_failure" else Owner.SCHEDULER,
         why=[quote(told)],
+    )
+
+
+def reason(told: Told) -> str | None:
+    """Why the scheduler ended the job, as far as its line says."""
+    what = (told.event.word("what") or "").lower()
+    return next((key for key in _REASONS if key.lower() in what), None)
+
+
+def stopped(lines: Sequence[Told], verdict: LogVerdict) -> Finding:
+    """Every process was told to end, and none had failed: somebody outside wanted that; who, is not told."""
+    return finding_of(
+        "ended_by_scheduler",
+        summary="The job was told to end from outside (SIGTERM); no failure of its own is in the logs.",
+        confidence=UNORDERED,
+        verdict=verdict,
+        cause="terminated",
+        owner=Owner.SCHEDULER,
+        why=[quote(one) for one in lines[:_LINES_QUOTED]],
     )
 
 

@@ -19,6 +19,7 @@ from clusterwatch.readers.archives import Blob, Survey, UnreadableError, survey
 from clusterwatch.readers.names import PARTS
 from clusterwatch.readers.progress import Show
 from clusterwatch.readers.tasks import Task
+from collectors.formats import elastic_error
 from collectors.formats.job_log import JobLog, LogParser, Origin
 from collectors.formats.job_log_prefix import Label
 
@@ -34,6 +35,8 @@ _LOG_NAME: Final = re.compile(
     r"|^(?:dmesg|messages|syslog|kern)(?:[._-]\w{1,40})?(?:\.txt)?$|^slurm-[\w.-]{1,200}\.txt$",
     re.IGNORECASE,
 )
+_ERROR_FILE: Final = re.compile(r"^(?:torchelastic_)?error(?:[_.-]?\w{1,40})?\.json$", re.IGNORECASE)
+"""TORCHELASTIC_ERROR_FILE: the agent calls it ``error.json``, people put the rank behind."""
 _ELASTIC: Final = re.compile(
     r"^(?P<scope>.*?)/?attempt_(?P<attempt>\d{1,6})/(?P<local>\d{1,7})/[^/]{1,255}$", re.IGNORECASE
 )
@@ -55,7 +58,13 @@ class Logs:
 
 def is_log_name(name: str) -> bool:
     """Whether a file below a folder is taken for a log."""
-    return bool(_LOG_NAME.search(PARTS.split(name)[-1]))
+    base = PARTS.split(name)[-1]
+    return bool(_LOG_NAME.search(base)) or is_error_file(name)
+
+
+def is_error_file(name: str) -> bool:
+    """Whether it is called as torchelastic's file of one process's exception."""
+    return bool(_ERROR_FILE.match(PARTS.split(name)[-1]))
 
 
 def origin(name: str) -> Origin:
@@ -112,6 +121,9 @@ def read(
 
 def _read(blob: Blob) -> Iterator[JobLog | InputProblem]:
     """One log; what could be read of a damaged one."""
+    if is_error_file(blob.name):
+        yield from _read_error(blob)
+        return
     parser = LogParser(blob.name, origin(blob.name))
     first = True
     try:
@@ -123,6 +135,17 @@ def _read(blob: Blob) -> Iterator[JobLog | InputProblem]:
     except UnreadableError as error:
         yield InputProblem(blob.name, f"{error}: what stands before it is judged")
     yield parser.finish()
+
+
+def _read_error(blob: Blob) -> Iterator[JobLog | InputProblem]:
+    try:
+        data = blob.read(elastic_error.ERROR_MAX_BYTES)
+    except UnreadableError as error:
+        yield InputProblem(blob.name, str(error))
+        return
+    log = elastic_error.parse_error(blob.name, data, origin(blob.name))
+    if log is not None:
+        yield log
 
 
 def _is_binary(head: bytes) -> bool:

@@ -31,7 +31,7 @@ _RANK_FOLDER: Final = re.compile(
 _DUMP_WORDS: Final = re.compile(r"trace|dump|rank|flight|(?<![a-z])fr(?![a-z])", re.IGNORECASE)
 _OTHER_FILES: Final = re.compile(
     r"\.(log|txt|out|err|py|md|rst|ya?ml|toml|ini|cfg|csv|html?|xml|sh|pipe|tmp|part|swp|lock|jsonl|png|svg|pdf"
-    r"|so|whl|pyc|npy|npz|safetensors|sha256|md5)(\.\d+)?$",
+    r"|so|whl|pyc|npy|npz|safetensors|sha256|md5)(\.\d+)?$|^(?:torchelastic_)?error(?:[_.-]?\w{1,40})?\.json$",
     re.IGNORECASE,
 )
 

@@ -43,6 +43,7 @@ _ABOVE_LINES: Final = 20
 
 OWN_KINDS: Final = frozenset({
     "traceback", "out_of_memory", "device_assert", "cuda_error", "fatal_signal", "numeric", "nan_value",
+    "raised",
 })  # fmt: skip
 """Kinds after which a process may also go on: the error was caught."""
 

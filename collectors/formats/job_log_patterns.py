@@ -6,7 +6,7 @@ is bounded or over one class of characters, so no line costs more than its lengt
 
 Sources: torch's ProcessGroupNCCL.cpp (all wordings from 1.13 to 2.14), torch.distributed.elastic, NCCL's
 transport/net_ib.cc and misc/socket.cc, gloo's transport/tcp, Slurm's slurmstepd and srun, the kernel's
-oom_kill.c, NVIDIA's Xid catalogue, Kubernetes' pod reasons.
+oom_kill.c, NVIDIA's Xid catalogue, Kubernetes' pod reasons and events, DeepSpeed's launcher/launch.py.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TRIGGERS: Final = (
     b"OOM", b"NaN", b"nan", b"exitcode", b"ignal", b"CANCELLED", b"onnection", b"watchdog", b"Assertion",
     b"nranks",
     b"estart", b"of memory", b"Evicted", b"egmentation", b"loss scal", b"terminate", b"Preempt", b"ailure",
-    b"TCPStore",
+    b"TCPStore", b"return code", b"initialization options",
 )  # fmt: skip
 """A line without any of these says nothing we know. The fewer, the faster: each is one pass over the
 bytes."""
@@ -52,15 +52,18 @@ _PATTERNS: Final = (
     _pattern("abort", "taking the entire process down", r"taking the entire process down"),
     _pattern("abort", "detected by watchdog", r"\(either an error or timeout\) detected by watchdog"),
     _pattern("abort", "operations have failed or timed out", r"operations have failed or timed out"),
-    _pattern("port_event", "sync", r"NET/IB : (?P<nic>[\w.:-]{1,64})\b.{0,80}?[Gg]ot async (?:fatal )?event"
-             r" : (?P<what>[^\r\n]{1,80})"),
+    _pattern("port_event", "sync", r"NET/IB ?: (?P<nic>[\w.:-]{1,64})\b.{0,80}?"
+             r"[Gg]ot (?:non-fatal )?async (?:fatal )?event ?: (?P<what>[^\r\n]{1,80})"),
     _pattern("net_error", "Got completion",
-             r"NET/IB : .{0,40}?Got completion from peer (?P<peer>[^\s<]{1,64})"
-             r"(?:<\d{1,6}>)? with (?:status=|error )(?P<status>\d{1,5})"),
+             r"NET/IB ?: .{0,40}?Got completion from peer (?P<peer>[^\s<]{1,64})"
+             r"(?:<\d{1,6}>)? with (?:status=|error )(?:\w{1,40}\()?(?P<status>\d{1,5})"),
+    _pattern("net_error", "protection",
+             r"NET/IB ?: .{0,120}?[Ll]ocal (?:memory )?protection(?P<what>.{0,80})"),
     _pattern("net_error", "ibv_", r"Call to (?P<call>ibv_\w{1,40}) failed(?P<what>.{0,120})"),
     _pattern("peer_closed", "closed by remote peer",
              r"[Cc]onnection closed by remote peer ?(?P<peer>[^\s<>]{0,255})"),
     _pattern("peer_closed", "NET/Socket", r"NCCL WARN .{0,80}?NET/Socket :? ?(?P<what>.{1,120})"),
+    _pattern("peer_closed", "communicator was aborted", r"NCCL communicator was aborted"),
     _pattern("peer_closed", "remote process exited", r"remote process exited or there was a network error"),
     _pattern("peer_closed", "closed by peer",
              r"[Cc]onnection closed by peer(?: \[(?P<peer>[^\]\s]{1,64})\])?"),
@@ -76,12 +79,17 @@ _PATTERNS: Final = (
     _pattern("kernel_oom", "Killed process",
              r"[Oo]ut of memory: Killed process (?P<pid>\d{1,10}) \((?P<what>[^)]{1,64})\)"),
     _pattern("slurm_oom", "oom", r"Detected (?P<count>\d{1,9}) oom[_-]kill event"),
+    _pattern("slurm_oom", "memory limit",
+             r"slurmstepd: error: .{0,80}?[Ee]xceeded (?:\w{1,12} )?memory limit"),
     _pattern("kubernetes_oom", "OOMKilled", r"\bOOMKilled\b"),
     _pattern("xid", "Xid", r"NVRM: Xid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]{4,20})\): (?P<xid>\d{1,5})"
              r"(?:, pid=['\"]?(?P<pid>\d{1,10}))?"),
     _pattern("elastic_exit", "exitcode",
              r"failed \(exitcode: (?P<exit>-?\d{1,6})\) local_rank: (?P<local>\d{1,7})"
              r" \(pid: (?P<pid>\d{1,10})\)"),
+    _pattern("elastic_exit", "exits with return code",
+             r"(?:^(?P<host>[A-Za-z][\w.-]{0,254}): )?.{0,2000}?exits with return code = "
+             r"(?P<exit>-?\d{1,6})"),
     _pattern("told_to_end", "closing signal",
              r"Sending process (?P<pid>\d{1,10}) closing signal (?P<what>\w{1,32})"),
     _pattern("told_to_end", "death signal", r"Received (?P<what>[\w.]{1,32}) death signal"),
@@ -94,6 +102,8 @@ _PATTERNS: Final = (
              r"CANCELLED AT (?P<at>[\w:.-]{1,40})(?: DUE TO (?P<what>[A-Z ]{1,60}))?"),
     _pattern("scheduler", "Evicted", r"(?:[Rr]eason|STATUS|phase)\S{0,4}[: ]{1,4}[\"']?(?P<what>Evicted)\b|"
              r"\bpod was (?P<what2>evicted)|^\S{1,255} {1,40}\d+/\d+ {1,40}(?P<what3>Evicted)\b"),
+    _pattern("scheduler", "", r"^\s{0,8}(?:\S{1,16}\s{1,40})?(?:Normal|Warning)\s{1,40}"
+             r"(?P<what>Evicted|Preempted)\s"),
     _pattern("scheduler", "Preempt",
              r"(?:[Rr]eason|TerminationTarget)\S{0,4}[: ]{1,4}[\"']?(?P<what>Preempt\w{0,30})"),
     _pattern("fatal_signal", "Fatal Python error", r"Fatal Python error: (?P<what>[\w ]{1,60})"),
@@ -103,6 +113,8 @@ _PATTERNS: Final = (
     _pattern("fatal_signal", "egmentation fault", r"Segmentation fault(?: \(core dumped\))?\s{0,4}$"),
     _pattern("terminate", "terminate called",
              r"terminate called after throwing an instance of '(?P<what>[^']{1,120})"),
+    _pattern("group_size", "initialization options",
+             r"initialization options: size: (?P<size>\d{1,7}), global rank: (?P<rank>\d{1,7})"),
     _pattern("comm_init", "nranks", r"\brank (?P<rank>\d{1,7}) nranks (?P<nranks>\d{1,7})"
              r"(?: cudaDev (?P<gpu>\d{1,4}))?"),
     _pattern("numeric", "an",
@@ -114,12 +126,15 @@ _PATTERNS: Final = (
     _pattern("nccl_warn", "NCCL WARN", r"NCCL WARN (?P<what>.{1,200})"),
     _pattern("peer_closed", "nccl", r"ncclRemoteError|ncclSystemError|unhandled system error"),
     _pattern("peer_closed", "unhandled system error", r"unhandled system error"),
+    _pattern("raised", "rror", r"^(?:[A-Za-z_]\w{0,99}\.){0,12}(?P<type>[A-Z]\w{0,99}(?:Error|Exception)):"
+             r" (?P<what>.{1,300})"),
 )  # fmt: skip
 
 _OWNED: Final = (
     ("rank", re.compile(r"\[(?:PG (?:ID )?[\w.()-]{1,64}(?: PG GUID [^\]]{1,160}?)? )?Rank (\d{1,7})\]")),
     ("pg", re.compile(r"\[PG (?:ID )?([\w.()-]{1,64}) ")),
     ("guid", re.compile(r"PG GUID ([^\]\s]{1,160})")),
+    ("size", re.compile(r"\b(?:group |world |pg )?size[:=] ?(\d{1,7})\b", re.IGNORECASE)),
 )
 _WATCHDOG: Final = (
     ("seq", re.compile(r"SeqNum=(\d{1,18})")),
@@ -147,10 +162,12 @@ _EXTRA: Final = {
     "net_error": _NET,
     "comm_init": _BUS,
     "peer_closed": _OWNED,
+    "group_size": _OWNED[1:3],
+    "elastic_exit": (("local", re.compile(r"--local[_-]rank[= ](\d{1,7})\b")),),
 }
 _NUMBERS: Final = frozenset({
     "seq", "numel_in", "numel_out", "timeout_ms", "ran_ms", "rank", "enqueued", "completed", "at_seq", "pid",
-    "gpu", "status", "vendor", "xid", "exit", "local", "count", "signal", "nranks", "stuck_s",
+    "gpu", "status", "vendor", "xid", "exit", "local", "count", "signal", "nranks", "stuck_s", "size",
 })  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,27 @@ def test_the_size_of_a_job_that_no_log_tells_is_not_made_up(
     assert main.main(["analyze", str(tmp_path)]) == 2
     printed = capsys.readouterr().out
     assert "0 of 0" not in printed and "0 ranks reported; the size of the job is not known" in printed
+
+
+def test_torchelastics_error_files_tell_who_was_first(tmp_path: Path) -> None:
+    for local, (error, second) in enumerate(
+        [("RuntimeError: Connection closed by peer", 4), ("ValueError: shard 7 is empty", 2)]
+    ):
+        path = tmp_path / "run_x" / "attempt_0" / str(local)
+        path.mkdir(parents=True)
+        extra = {"py_callstack": traceback(error), "timestamp": str(1_790_000_000 + second)}
+        (path / "error.json").write_text(json.dumps({"message": {"message": error, "extraInfo": extra}}))
+        (path / "stderr.log").write_text("step 1\n")
+    found = analyzed(tmp_path)
+    assert named(found) == ("rank_failed", [1], []) and found["cause"] == "ValueError"
+    assert found["problems"] == []
+
+
+def test_an_error_file_of_another_program_is_nobodys_problem(tmp_path: Path) -> None:
+    (tmp_path / "rank3").mkdir()
+    (tmp_path / "rank3" / "error.json").write_text('{"errors": []}')
+    (tmp_path / "rank0.log").write_text("step 1\n")
+    assert analyzed(tmp_path)["problems"] == []
 
 
 def test_healthy_logs_alone_are_no_proof(tmp_path: Path) -> None:
