@@ -58,7 +58,7 @@ def root(ring: Sequence[Half], certainty: float = 0.7) -> Root:
     """
     ends = tuple(sorted({rank for half in ring for rank in (half.rank, half.peer)}))
     first = min(ring, key=lambda half: (half.created_ns, half.rank))
-    why = [f"rank {half.rank} waits in {half.op} for rank {half.peer}" for half in ring[:_WHY_MAX]]
+    why = [f"rank {half.rank} waits in {half.text} for rank {half.peer}" for half in ring[:_WHY_MAX]]
     found = Root(
         "p2p_unmatched", (), ends, first.group, first.sequence, first.op,
         cause="circular_wait", why=why, certainty=certainty,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import defaultdict
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,6 +42,11 @@ class Half:
     @property
     def op(self) -> str:
         return self.recorded.op
+
+    @property
+    def text(self) -> str:
+        """The operation, between global ranks."""
+        return globally(self.op, self.group.members)
 
     @property
     def sizes(self) -> Sizes:
@@ -94,6 +99,22 @@ def _numbers(op: str) -> tuple[bool, int] | None:
         return None
     sends = match[1] is not None
     return sends, int(match[3] if sends else match[6])
+
+
+def globally(op: str, members: Sequence[int]) -> str:
+    """A send or receive between global ranks, as all else that is told; other operations as they are.
+
+    Args:
+        members: global ranks in the order of group ranks.
+    """
+    match = _NAME.fullmatch(op)
+    if match is None:
+        return op
+    ends = [int(number) for number in match.group(2, 3, 5, 6) if number is not None]
+    if max(ends) >= len(members):
+        return op
+    way, arrow = ("send", "->") if match[1] else ("recv", "<-")
+    return f"{way} {members[ends[0]]}{arrow}{members[ends[1]]}"
 
 
 def _halves(world: World, window: Window) -> list[Half]:

@@ -70,7 +70,8 @@ def _unfit(root: Root, group: Group, sequence: int) -> Root:
         return root
     sent, received = sum(passed.input_sizes), sum(passed.output_sizes)
     why = f"all pass {sent} elements and expect {received}: that does not fit {group.size} members"
-    return _size_root(root, group.ordered, "wrong_ratio", why)
+    told = f"{noun(group.ordered, 4)} all pass sizes that fit no group of {group.size}"
+    return _size_root(root, group.ordered, "wrong_ratio", why, told)
 
 
 def roots_of(group: Group, sequence: int) -> tuple[int, ...] | None:
@@ -107,8 +108,10 @@ def _roots(root: Root, group: Group, sequence: int) -> Root:
     if claims is None or len(claims) == 1 or group.size < 2 or _noted_so(group, sequence, root.op, claims):
         return root
     if claims:
-        return _size_root(root, claims, "two_roots", f"{noun(claims)} each pass data as the root")
-    return _size_root(root, group.ordered, "no_root", "no member passes data as the root")
+        why = f"{noun(claims)} each pass data as the root"
+        return _size_root(root, claims, "two_roots", why, f"{noun(claims, 4)} each act as the root")
+    told = f"none of {noun(group.ordered, 4)} acts as the root"
+    return _size_root(root, group.ordered, "no_root", "no member passes data as the root", told)
 
 
 def _noted_so(group: Group, sequence: int, op: str | None, claims: tuple[int, ...]) -> bool:
@@ -121,7 +124,7 @@ def _noted_so(group: Group, sequence: int, op: str | None, claims: tuple[int, ..
     return noted is not None and len(noted) == len(claims)
 
 
-def _size_root(root: Root, suspects: tuple[int, ...], cause: str, why: str) -> Root:
+def _size_root(root: Root, suspects: tuple[int, ...], cause: str, why: str, told: str) -> Root:
     return Root(
         "size_mismatch",
         (),
@@ -132,4 +135,5 @@ def _size_root(root: Root, suspects: tuple[int, ...], cause: str, why: str) -> R
         cause=cause,
         why=[why],
         certainty=0.7,
+        told=told,
     )

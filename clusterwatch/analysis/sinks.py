@@ -10,13 +10,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
-from clusterwatch.analysis import order, pattern, waitfor
+from clusterwatch.analysis import order, p2p, pattern, waitfor
 from clusterwatch.analysis.calls import OpenCall
 from clusterwatch.analysis.groups import World
 from clusterwatch.analysis.p2p import Half, Pairing
 from clusterwatch.analysis.root import Evidence, Root
 from clusterwatch.analysis.sentence import noun
-from clusterwatch.analysis.signature import ALL_PARTY, plain
+from clusterwatch.analysis.signature import ALL_PARTY, element_count, plain
 from clusterwatch.analysis.waitfor import WaitGraph
 from collectors.formats.columns import NULL
 
@@ -127,7 +127,8 @@ def _last_call(world: World, rank: int) -> list[str]:
         return []
     index, signature, sequence, site = window.last
     group = window.told_groups[index]
-    what = f"{window.call_signatures[signature].op} {sequence} of {group.desc or group.name}"
+    op = p2p.globally(window.call_signatures[signature].op, group.ranks)
+    what = f"{op} {sequence} of {group.desc or group.name}"
     return [f"rank {rank} last issued {what}, from {window.sites[site]}"]
 
 
@@ -222,7 +223,7 @@ def _partner(rank: int, halves: list[Half]) -> Root:
         first.group,
         first.sequence,
         first.op,
-        why=[f"rank {first.rank} waits in {first.op}; rank {rank} never issued the {half}"],
+        why=[f"rank {first.rank} waits in {first.text}; rank {rank} never issued the {half}"],
         certainty=0.8,
     )
 
@@ -327,13 +328,22 @@ def unequal_halves(pairing: Pairing) -> list[Root]:
         root = Root(
             "p2p_unmatched", (), ranks, b.group, b.sequence, b.op, cause="wrong_size",
             why=[f"rank {a.rank} sends {what[0]}, rank {b.rank} receives {what[1]}"], certainty=0.8,
+            told=_unequal(a, b),
         )  # fmt: skip
         found.setdefault(ranks, root)
     return list(found.values())
 
 
+def _unequal(sends: Half, receives: Half) -> str:
+    sent, received = element_count(sends.sizes), element_count(receives.sizes)
+    if sent == received:
+        types = ["/".join(half.dtypes) for half in (sends, receives)]
+        return f"rank {sends.rank} sends {types[0]} and rank {receives.rank} receives {types[1]}"
+    return f"rank {sends.rank} sends {sent} elements and rank {receives.rank} receives {received}"
+
+
 def _joined_halves(a: Half, b: Half) -> Root:
-    why = [f"rank {a.rank} issued {a.op} and rank {b.rank} {b.op}; neither finished"]
+    why = [f"rank {a.rank} issued {a.text} and rank {b.rank} {b.text}; neither finished"]
     return Root("all_joined_not_finished", (), (), a.group, b.sequence, b.op, why=why)
 
 

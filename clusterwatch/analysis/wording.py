@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from clusterwatch.analysis import downstream, timing
+from clusterwatch.analysis import downstream, p2p, timing
 from clusterwatch.analysis.downstream import Waiting
 from clusterwatch.analysis.groups import World
 from clusterwatch.analysis.model import (
@@ -239,7 +239,8 @@ def _where(root: Root, group: GroupRef | None) -> str:
         "" if root.sequence is None else f" (p2p {root.sequence})" if "-" in root.op else f" {root.sequence}"
     )
     members = ranks_text(group.ranks, 4)
-    return f"{root.op}{number} of {group.desc or group.name or 'its group'} ({members})"
+    op = root.op if root.group is None else p2p.globally(root.op, root.group.members)
+    return f"{op}{number} of {group.desc or group.name or 'its group'} ({members})"
 
 
 def _who(observation: Observation, ranks: tuple[int, ...]) -> str:

@@ -51,6 +51,7 @@ class TestHalfDone:
         verdict = found(op, {0, 3}, done, more=more)
         assert named(verdict) == ("size_mismatch", [], [0, 3]) and verdict["cause"] == "two_roots"
         assert verdict["seq"] == 6 and len(verdict["findings"]) == 1
+        assert verdict["summary"].startswith(f"Ranks 0, 3 each act as the root: {op} 6")
 
     @pytest.mark.parametrize("done", [(), (1,), (1, 2)])
     def test_no_root_suspects_all(self, op: str, done: tuple[int, ...]) -> None:
@@ -72,3 +73,17 @@ class TestHalfDone:
         status = job.rings[1]._status
         status[0][0] = 5
         assert named(judge(job)) == ("missing_rank", [1], [])
+
+
+@pytest.mark.parametrize("members", [(1, 3, 5, 7), (4, 5)])
+def test_a_ratio_that_fits_nobody_is_told_of_the_group_it_is_in(members: tuple[int, ...]) -> None:
+    job = Job(8)
+    group = job.group("7", "part", members)
+    job.repeat(4, Call(job.default), Sync())
+    job.never = frozenset({("7", 1)})
+    short = ((512 * len(members) - 4,),)
+    job.every(Call(group, "_all_gather_base", ((512,),), short), Sync(), ranks=members)
+    job.every(Call(job.default), Sync())
+    verdict = judge(job.run())
+    assert named(verdict) == ("size_mismatch", [], list(members)) and verdict["downstream"]["ranks"] > 0
+    assert verdict["summary"].startswith(f"Ranks {', '.join(map(str, members))} all pass sizes that fit no")

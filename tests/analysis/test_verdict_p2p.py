@@ -133,6 +133,33 @@ class TestPairs:
         job.programs[1].append(replace(recv(stage, 0), **other))  # type: ignore[arg-type]
         assert named(judge(job.run())) == ("p2p_unmatched", [], [0, 1])
 
+    @pytest.mark.parametrize(
+        ("other", "said"),
+        [
+            ({"size": (32,)}, "sends 64 elements and rank 5 receives 32"),
+            ({"dtype": "Half"}, "sends Float and rank 5 receives Half"),
+        ],
+    )
+    def test_sentence_and_suspects_speak_of_the_same_ranks(self, other: dict[str, object], said: str) -> None:
+        """Names of operations hold ranks of the group; people are told those of the job."""
+        job = mesh(pp=2, dp=4)
+        stage = job.of(1, "mesh_pp")
+        job.programs[1].append(send(stage, 5))
+        job.programs[5].append(replace(recv(stage, 1), **other))  # type: ignore[arg-type]
+        job.every(Sync(), ranks=stage.ranks)
+        job.every(Call(job.default), Sync())
+        found = judge(job.run())
+        assert named(found) == ("p2p_unmatched", [], [1, 5]) and found["op"] == "recv 1<-0"
+        assert f"Rank 1 {said}: recv 5<-1" in found["summary"]
+
+    def test_lines_of_evidence_speak_of_the_ranks_of_the_job(self) -> None:
+        job = mesh(pp=2, dp=4)
+        job.every(Call(job.default), Sync())
+        job.programs[2].append(send(job.of(2, "mesh_pp"), 6))
+        found = judge(job.run())
+        assert named(found) == ("p2p_unmatched", [6], []) and found["op"] == "send 0->1"
+        assert "send 2->6" in found["summary"] and "waits in send 2->6" in " ".join(found["why"])
+
     def test_other_shapes_of_one_count_are_legal(self) -> None:
         job, stage = pair()
         job.programs[0] += [send(stage, 1, (8, 8)), Sync()]
