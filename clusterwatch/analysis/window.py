@@ -14,7 +14,6 @@ it is asked for.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final
@@ -23,24 +22,26 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from clusterwatch.analysis.signature import ALL_PARTY, TOTALS, comparable, element_count, plain
-from clusterwatch.analysis.stacks import user_frame
+from clusterwatch.analysis.shared_tables import (
+    MEMBERS,
+    call_texts,
+    group_key,
+    signatures_of,
+    site_of_stack,
+    text_digest,
+)
 from clusterwatch.analysis.tables import (
     CALL,
     GROUP,
     PAIR,
-    SIGNATURE,
     TAIL,
-    CallTexts,
     Marks,
     Numbers,
     Rows,
     ToldGroup,
     Window,
-    digest,
 )
-from collectors.formats import columns
-from collectors.formats.columns import COMPLETED, NULL, STARTED, Signature, TraceColumns
+from collectors.formats.columns import COMPLETED, NULL, STARTED, TraceColumns
 from collectors.formats.trace import TraceGroup
 from collectors.wire import limits
 
@@ -71,68 +72,6 @@ def reduce(trace: TraceColumns) -> Window:
     return _Reduction(trace).window()
 
 
-@functools.lru_cache(maxsize=16_384)
-def _signature_row(signature: Signature) -> tuple[int, int, int, int, int, bool]:
-    op = plain(signature.op)
-    sent = received = NULL
-    shapes: object = signature.input_sizes
-    if op in TOTALS:
-        sent, received = element_count(signature.input_sizes), element_count(signature.output_sizes)
-        if not (signature.input_sizes and signature.output_sizes):
-            sent = received = NULL
-    if op.startswith("alltoall"):
-        shapes = ()  # legal to differ from step to step
-    return (
-        digest(comparable(signature)),
-        digest(comparable(signature, coalesced=True)),
-        digest(signature.op, shapes),
-        sent,
-        received,
-        op in ALL_PARTY,
-    )
-
-
-@functools.lru_cache(maxsize=16_384)
-def _site_of(frames: tuple[str, ...]) -> str:
-    return user_frame(reversed(frames))
-
-
-class _Members:
-    """Runs and digest of a member list, by identity: ranks of a job share one object, hashed once."""
-
-    def __init__(self) -> None:
-        self._held: dict[int, tuple[tuple[int, ...], bytes, int]] = {}
-        self._room = _MEMBERS_HELD_MAX
-
-    def of(self, ranks: tuple[int, ...]) -> tuple[bytes, int]:
-        known = self._held.get(id(ranks))
-        if known is not None and known[0] is ranks:
-            return known[1], known[2]
-        if len(ranks) > self._room:
-            self._held.clear()
-            self._room = _MEMBERS_HELD_MAX
-        self._room -= len(ranks) + 1
-        told = ranks if max(ranks, default=0) < limits.RANKS_PER_GROUP_MAX else ()  # no job has such a rank
-        runs = columns.member_runs(told)
-        number = digest(runs if _rising(told) else columns.member_runs(tuple(sorted(told))))
-        self._held[id(ranks)] = (ranks, runs, number)
-        return runs, number
-
-
-_MEMBERS_HELD_MAX: Final = 4_000_000
-_MEMBERS: Final = _Members()
-
-
-def _rising(ranks: tuple[int, ...]) -> bool:
-    numbers = np.fromiter(ranks, np.int64, len(ranks))
-    return bool((numbers[1:] > numbers[:-1]).all())
-
-
-@functools.lru_cache(maxsize=65_536)
-def group_key(name: str, desc: str, members: int) -> int:
-    return digest(name, desc, members)
-
-
 class _Reduction:
     """One pass over the columns of a dump. Rows are entries (N) until ``_calls`` picks the kept ones."""
 
@@ -152,20 +91,20 @@ class _Reduction:
         else:
             completed = _array(entries.completed_ns, np.int64)
             self.finished = (self.state == COMPLETED) | (completed != NULL)
-        kinds = [(s.is_p2p, s.op == "coalesced", plain(s.op) in ALL_PARTY) for s in trace.signatures]
-        self.kinds = np.array(kinds, np.bool_).reshape(-1, 3)
-        self.is_p2p = self.kinds[self.signature, 0] if len(self.group) else np.zeros(0, np.bool_)
-        self.groups = np.zeros(len(trace.groups), GROUP)
+        self.table = signatures_of(trace.signatures)
+        self.is_p2p = self.table.is_p2p[self.signature]
+        self.collective = ((self.sequence != NULL) & ~self.is_p2p).nonzero()[0]
+        self.groups = np.repeat(_NO_CALLS, len(trace.groups))
 
     def window(self) -> Window:
         trace, entries = self.trace, self.trace.entries
         told = self._groups()
         calls = self._collectives()
         halves, pairs = self._p2p()
-        tail = np.flatnonzero(~self.is_p2p & (self.sequence != NULL))[-TAIL_CALLS:]
+        tail = self.collective[-TAIL_CALLS:]
         kept = _Kept(self, (calls, halves, pairs, tail))
         created = self.created[self.created != NULL]
-        open_at = [rows["at"].min() for rows in (kept.calls[~kept.calls["finished"]], kept.p2p) if len(rows)]
+        open_at = [at.min() for at in (calls.rows[~self.finished[calls.rows]], halves) if len(at)]
         started = (self.state == STARTED).any() or (_array(entries.started_ns, np.int64) > 0).any()
         return Window(
             rank=trace.rank,
@@ -175,7 +114,7 @@ class _Reduction:
             taken_ns=trace.taken_ns,
             newest_ns=int(created.max()) if len(created) else None,
             oldest_ns=int(created.min()) if len(created) else None,
-            longest_gap_ns=max(0, int(np.diff(created).max())) if len(created) > 1 else 0,
+            longest_gap_ns=max(0, int((created[1:] - created[:-1]).max())) if len(created) > 1 else 0,
             entry_count=len(entries),
             truncated=trace.truncated,
             timed=bool(started),
@@ -194,20 +133,19 @@ class _Reduction:
         )
 
     def _groups(self) -> list[ToldGroup]:
-        told = []
-        for row, group in zip(self.groups, self.trace.groups, strict=True):
-            runs, members = _MEMBERS.of(group.ranks)
+        told, keys = [], []
+        for group in self.trace.groups:
+            runs, members = MEMBERS.of(group.ranks)
             told.append(ToldGroup(group.name, group.desc, runs))
-            row["key"] = group_key(group.name, group.desc, members)
-            row["told"] = bool(runs)
+            keys.append(group_key(group.name, group.desc, members))
+        self.groups["key"] = keys
+        self.groups["told"] = [bool(group.runs) for group in told]
         _fill_status(self.groups, self.trace.groups)
-        for name in ("low", "high", "first_open", "first_open_ns", "first_open_at", "shared_end"):
-            self.groups[name] = NULL
         return told
 
     def _collectives(self) -> _Chosen:
         """The calls to keep, by group and sequence; fills ``groups``."""
-        rows = np.flatnonzero(~self.is_p2p & (self.sequence != NULL))
+        rows = self.collective
         if not len(rows):
             return _Chosen(rows, rows)
         narrow = np.int16 if len(self.groups) < 2**15 else np.int32  # sorted by counting, in one pass
@@ -217,17 +155,15 @@ class _Reduction:
         if (same & (sequence[1:] < sequence[:-1])).any():  # threads may record a little out of order
             rows = rows[np.lexsort((sequence, group))]
             group, sequence = self.group[rows], self.sequence[rows]
-        changes = ~same | (sequence[1:] != sequence[:-1])
-        ends = np.append(np.flatnonzero(changes), len(rows) - 1)
-        parts = np.diff(ends, prepend=-1)
-        rows, group, sequence = rows[ends], group[ends], sequence[ends]
-        starts = np.append(0, np.flatnonzero(group[1:] != group[:-1]) + 1)
-        return _Chosen(rows, parts).only(self._keep(rows, group, sequence, starts))
+        ends = _ends(~same | (sequence[1:] != sequence[:-1]))
+        last = ends - 1
+        rows, group, sequence = rows[last], group[last], sequence[last]
+        keep = self._keep(rows, group, sequence, _ends(group[1:] != group[:-1]))
+        return _Chosen(rows[keep], (ends - _starts(ends))[keep])
 
-    def _keep(self, rows: Numbers, group: Numbers, sequence: Numbers, starts: Numbers) -> Marks:
+    def _keep(self, rows: Numbers, group: Numbers, sequence: Numbers, ends: Numbers) -> Marks:
         """Which calls stay: the newest, those around the first open one, and open ones; fills ``groups``."""
-        count = len(rows)
-        ends = np.append(starts[1:], count)
+        count, starts = len(rows), _starts(ends)
         place = np.arange(count)
         number = np.repeat(np.arange(len(starts)), ends - starts)
         is_open = ~self.finished[rows]
@@ -239,9 +175,10 @@ class _Reduction:
         keep = ends[number] - place <= NEWEST_CALLS
         keep |= has_open[number] & (around >= -BEFORE_OPEN) & (around <= AFTER_OPEN)
         keep |= is_open & (nth_open <= OPEN_CALLS_MAX)
-        shared = ~is_open & self.kinds[self.signature[rows], 2]
+        shared = ~is_open & self.table.all_party[self.signature[rows]]
         held = group[starts]
-        kept_ends = np.cumsum(np.add.reduceat(keep, starts))
+        kept = np.add.reduceat(keep, starts, dtype=np.int64)
+        kept_ends = kept.cumsum()
         self._put(held, "low", sequence[starts])
         self._put(held, "high", sequence[ends - 1])
         oldest = np.minimum(first_open, count - 1)
@@ -254,7 +191,7 @@ class _Reduction:
         self._put(held, "open_count", np.add.reduceat(is_open, starts, dtype=np.int64))
         timed_out = is_open & self.retired[rows]
         self._put(held, "timed_out_count", np.add.reduceat(timed_out, starts, dtype=np.int64))
-        self._put(held, "first_call", np.append(0, kept_ends[:-1]))
+        self._put(held, "first_call", kept_ends - kept)
         self._put(held, "end_call", kept_ends)
         return keep
 
@@ -266,23 +203,55 @@ class _Reduction:
 
         A member of a batch stays "scheduled" for ever: its closing entry tells (public issue 137969).
         """
-        rows = np.flatnonzero(self.is_p2p)
+        rows = self.is_p2p.nonzero()[0]
         if not len(rows):
             return rows, rows
-        closing = self.kinds[self.signature[rows], 1]
-        batch = (self.group[rows].astype(np.int64) << 40) + self.p2p_sequence[rows]
-        closed = batch[closing & self.finished[rows]]
-        halves = ~closing
-        is_open = halves & ~self.finished[rows] & ~np.isin(batch, closed)
-        if self.trace.backend in UNCLOSED_BATCHES and not closing.any():
+        closing = self.table.closing[self.signature[rows]]
+        halves, finished = ~closing, self.finished[rows]
+        is_open = halves & ~finished
+        if closing.any():
+            batch = (self.group[rows].astype(np.int64) << 40) + self.p2p_sequence[rows]
+            is_open &= ~_contained(batch, batch[closing & finished])
+        elif self.trace.backend in UNCLOSED_BATCHES:
             is_open &= not self.trace.truncated and len(rows) <= P2P_OPEN_MAX  # else halves cannot be paired
         for name, marks in (("p2p_count", halves), ("p2p_open_count", is_open)):
             self.groups[name] = np.bincount(self.group[rows[marks]], minlength=len(self.groups))
         done = rows[halves & ~is_open]
-        pair = self.group[done].astype(np.int64) * len(self.kinds) + self.signature[done]
+        pair = self.group[done].astype(np.int64) * len(self.table.table) + self.signature[done]
         _, first = np.unique(pair[::-1], return_index=True)
         newest = np.sort(len(done) - 1 - first)[-P2P_PAIRS_MAX:]
         return rows[is_open][:P2P_OPEN_MAX], done[newest]
+
+
+_NO_CALLS: Final = np.zeros(1, GROUP)
+"""A group that no call is in."""
+for _name in ("low", "high", "first_open", "first_open_ns", "first_open_at", "shared_end"):
+    _NO_CALLS[_name] = NULL
+
+
+def _ends(changes: Marks) -> Numbers:
+    """Where each run of equal neighbours ends (exclusive); ``changes``, one shorter: the next one differs."""
+    at = changes.nonzero()[0]
+    ends = np.empty(len(at) + 1, np.int64)
+    ends[:-1] = at + 1
+    ends[-1] = len(changes) + 1
+    return ends
+
+
+def _starts(ends: Numbers) -> Numbers:
+    starts = np.zeros_like(ends)
+    starts[1:] = ends[:-1]
+    return starts
+
+
+def _contained(values: Numbers, some: Numbers) -> Marks:
+    """Which of ``values`` are among ``some``: by search, a tenth of what ``numpy.isin`` takes on so few."""
+    if not len(some):
+        return np.zeros(len(values), np.bool_)
+    some = np.sort(some)
+    at = np.minimum(some.searchsorted(values), len(some) - 1)
+    found: Marks = some[at] == values
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,9 +260,6 @@ class _Chosen:
 
     rows: Numbers
     parts: Numbers
-
-    def only(self, keep: Marks) -> _Chosen:
-        return _Chosen(self.rows[keep], self.parts[keep])
 
 
 class _Kept:
@@ -304,18 +270,10 @@ class _Kept:
         self.ring = ring
         newest = np.arange(len(ring.group))[-1:]
         every = np.concatenate([calls.rows, halves, pairs, tail, newest])
-        stack = _array(ring.trace.entries.stack, np.int32)
+        self.stack = _array(ring.trace.entries.stack, np.int32)
         self.used, self.number_of = _renumbered(ring.signature[every], len(ring.trace.signatures))
-        sited = np.concatenate([calls.rows, halves, tail, newest])
-        stacks, self.stack_number = _renumbered(stack[sited][stack[sited] != NULL], len(ring.trace.stacks))
-        self.stack = stack
-        places = [_site_of(ring.trace.stacks[index]) for index in stacks.tolist()]
-        numbers: dict[str, int] = {}
-        site_of = [numbers.setdefault(place, len(numbers)) if place else NULL for place in places]
-        self.site_of = np.array([*site_of, NULL], np.int32)
-        self.site_table = tuple(numbers)
-        self.signature_table = tuple(ring.trace.signatures[index] for index in self.used.tolist())
-        self.signature_rows: Rows = np.array(list(map(_signature_row, self.signature_table)), SIGNATURE)
+        self.site_table, self.site_of = self._numbered(np.concatenate([calls.rows, halves, tail, newest]))
+        self.signature_rows: Rows = ring.table.rows[self.used]
         self.calls = self._rows(calls.rows, ring.sequence, calls.parts)
         self.p2p = self._rows(halves, ring.p2p_sequence, np.ones(len(halves)))
         self.pairs: Rows = np.zeros(len(pairs), PAIR)
@@ -326,8 +284,21 @@ class _Kept:
         self.tail["signature"], self.tail["site"] = self.number_of[ring.signature[tail]], self._sites(tail)
         self.last = self._last(int(newest[0])) if len(newest) else None
 
+    def _numbered(self, rows: Numbers) -> tuple[tuple[str, ...], NDArray[np.int32]]:
+        """The different call sites of some entries, and for each stack (``NULL``: the last) its place."""
+        stacks = self.ring.trace.stacks
+        site_of = np.full(len(stacks) + 1, NULL, np.int32)
+        numbers: dict[str, int] = {}
+        if stacks:
+            used = np.zeros(len(stacks) + 1, np.bool_)
+            used[self.stack[rows]] = True
+            for index in used[:-1].nonzero()[0].tolist():
+                if place := site_of_stack(stacks[index]):
+                    site_of[index] = numbers.setdefault(place, len(numbers))
+        return tuple(numbers), site_of
+
     def _sites(self, rows: Numbers) -> NDArray[np.int32]:
-        places: NDArray[np.int32] = self.site_of[self.stack_number[self.stack[rows]]]
+        places: NDArray[np.int32] = self.site_of[self.stack[rows]]
         return places
 
     def _rows(self, rows: Numbers, sequence: Numbers, parts: NDArray[Any]) -> Rows:
@@ -355,8 +326,8 @@ class _Kept:
         """Roles, not groups: ranks of different groups that run one program have one key."""
         if not len(self.tail):
             return 0
-        roles = [digest(group.desc or group.name) for group in self.ring.trace.groups]
-        sites = [*map(digest, self.site_table), 0]
+        roles = [text_digest(group.desc or group.name) for group in self.ring.trace.groups]
+        sites = [*map(text_digest, self.site_table), 0]
         tokens = np.array(roles, np.uint64)[self.tail["group"]] * _MIX_A
         tokens = (tokens + self.signature_rows["token"][self.tail["signature"]]) * _MIX_B
         tokens += np.array(sites, np.uint64)[self.tail["site"]]
@@ -366,7 +337,7 @@ class _Kept:
         stacks, stack = self.ring.trace.stacks, self.stack
         newest = stacks[stack[-1]] if len(stack) and stack[-1] != NULL else ()
         kept = newest[: limits.FRAMES_PER_STACK_MAX]
-        return msgspec.msgpack.encode(CallTexts(self.signature_table, self.site_table, kept))
+        return call_texts(self.ring.table, self.used.tobytes(), self.site_table, kept)
 
 
 _MIX_A: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -384,10 +355,10 @@ def _renumbered(indices: NDArray[Any], count: int) -> tuple[Numbers, Numbers]:
     used[indices] = True
     number_of = np.cumsum(used) - 1
     number_of[-1] = NULL
-    return np.flatnonzero(used), number_of
+    return used.nonzero()[0], number_of
 
 
 def _fill_status(rows: Rows, groups: tuple[TraceGroup, ...]) -> None:
     for name in ("last_enqueued", "last_started", "last_completed"):
-        told = (getattr(group, name) for group in groups)
+        told = [getattr(group, name) for group in groups]
         rows[name] = [NULL if number is None else number for number in told]
