@@ -7,6 +7,7 @@ database is away the group at hand is kept and tried again; nothing is acknowled
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -24,8 +25,9 @@ from collectors.wire import records
 
 logger = logging.getLogger(__name__)
 
-LINGER_S: Final = 0.02
-"""How long the first record of a group waits for company: fewer commits, at a delay nobody notices."""
+LINGER_S: Final[dict[records.Lane, float]] = {"urgent": 0.02, "bulk": 0.5}
+"""How long the first record of a group waits for company. A commit costs as much as ten blocks, and 3,072
+nodes send 51 blocks a second: nobody waits for those, so they are gathered; events are not held up."""
 GROUP_MAX_RECORDS: Final = 2_000
 GROUP_MAX_BYTES: Final = 16 * 1024 * 1024
 RETRY_FIRST_S: Final = 0.2
@@ -66,9 +68,42 @@ class WriterFigures:
 
 @dataclass(slots=True)
 class _Queue:
+    """Puts of one lane that wait."""
+
+    linger_s: float
     waiting: deque[PendingPut] = field(default_factory=deque)
     records: int = 0
     size_bytes: int = 0
+    since_s: float = 0.0
+    """monotonic: when it last began to fill"""
+
+    def add(self, put: PendingPut) -> None:
+        if not self.waiting:
+            self.since_s = time.monotonic()
+        self.waiting.append(put)
+        self.records += len(put.items)
+        self.size_bytes += put.size_bytes
+
+    def due_in_s(self, now_s: float) -> float:
+        """Until its puts have waited long enough; endless when there is none."""
+        if not self.waiting:
+            return math.inf
+        if self.records >= GROUP_MAX_RECORDS or self.size_bytes >= GROUP_MAX_BYTES:
+            return 0.0
+        return self.since_s + self.linger_s - now_s
+
+    def take(self) -> list[PendingPut]:
+        """As many as one group may hold, at least one."""
+        group: list[PendingPut] = []
+        records_left, bytes_left = GROUP_MAX_RECORDS, GROUP_MAX_BYTES
+        while self.waiting and (not group or (records_left > 0 and bytes_left > 0)):
+            put = self.waiting.popleft()
+            self.records -= len(put.items)
+            self.size_bytes -= put.size_bytes
+            records_left -= len(put.items)
+            bytes_left -= put.size_bytes
+            group.append(put)
+        return group
 
 
 class Writer:
@@ -90,7 +125,8 @@ class Writer:
         self._on_trouble = on_trouble
         self._retention_ns = retention_ns
         self._partitions = series.PartitionCache()
-        self._queue = _Queue()
+        self._queues = {lane: _Queue(linger_s) for lane, linger_s in LINGER_S.items()}
+        self._held_bytes = 0
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ingest-writer", daemon=True)
@@ -104,20 +140,22 @@ class Writer:
         with self._changed:
             self._changed.notify()
         self._thread.join(patience_s)
-        return not self._thread.is_alive() and not self._queue.waiting
+        return not self._thread.is_alive() and not self._waiting()
 
     @property
     def waiting_bytes(self) -> int:
         """Payload bytes submitted and not yet committed."""
-        return self._queue.size_bytes
+        return self._held_bytes
 
     def submit(self, put: PendingPut) -> None:
         """Queues a put; order within a lane is kept. The caller bounds how much it submits."""
         with self._changed:
-            self._queue.waiting.append(put)
-            self._queue.records += len(put.items)
-            self._queue.size_bytes += put.size_bytes
+            self._queues[put.lane].add(put)
+            self._held_bytes += put.size_bytes
             self._changed.notify()
+
+    def _waiting(self) -> list[PendingPut]:
+        return [put for queue in self._queues.values() for put in queue.waiting]
 
     # --- the thread -----------------------------------------------------------------------------------------
 
@@ -129,30 +167,15 @@ class Writer:
             connection.close()
 
     def _next_group(self) -> list[PendingPut]:
-        """Waits for a put and gathers its company; empty when stopping and nothing waits."""
+        """Waits until a lane's puts are due; empty when stopping and nothing waits."""
         with self._changed:
-            while not self._queue.waiting:
-                if self._stopping.is_set():
-                    return []
-                self._changed.wait(1.0)
-            deadline = time.monotonic() + LINGER_S
-            while self._queue.records < GROUP_MAX_RECORDS and self._queue.size_bytes < GROUP_MAX_BYTES:
-                left_s = deadline - time.monotonic()
+            while True:
+                now_s = time.monotonic()
+                queue = min(self._queues.values(), key=lambda one: one.due_in_s(now_s))
+                left_s = queue.due_in_s(now_s)
                 if left_s <= 0 or self._stopping.is_set():
-                    break
-                self._changed.wait(left_s)
-            return self._take()
-
-    def _take(self) -> list[PendingPut]:
-        group: list[PendingPut] = []
-        records_left, bytes_left = GROUP_MAX_RECORDS, GROUP_MAX_BYTES
-        while self._queue.waiting and (not group or (records_left > 0 and bytes_left > 0)):
-            put = self._queue.waiting.popleft()
-            self._queue.records -= len(put.items)
-            records_left -= len(put.items)
-            bytes_left -= put.size_bytes
-            group.append(put)
-        return group
+                    return queue.take()
+                self._changed.wait(min(left_s, 1.0))
 
     def _commit(self, group: list[PendingPut]) -> None:
         started_s = time.thread_time()
@@ -170,7 +193,7 @@ class Writer:
         ]
         outcome = self._commit_until_done(group, batches)
         with self._changed:
-            self._queue.size_bytes -= sum(put.size_bytes for put in group)
+            self._held_bytes -= sum(put.size_bytes for put in group)
         if outcome is None:
             return
         self.figures.groups += 1
@@ -195,7 +218,7 @@ class Writer:
             connection.close()
             self.figures.retries += 1
             with self._changed:
-                waiting = [*group, *self._queue.waiting]
+                waiting = [*group, *self._waiting()]
             self._on_trouble(waiting, SLOW_PAUSE_S)
             if self._stopping.wait(pause_s):
                 return None
