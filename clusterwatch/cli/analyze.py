@@ -94,12 +94,12 @@ def _write_files(
         page = html.page(diagnosis, view, name).encode()
         codes.append(outputs.write(args.html, lambda file: file.write(page)))
     if args.perfetto is not None:
-        plan = perfetto.plan(
-            name, observation.windows, diagnosis, view, args.perfetto_ranks, observation.facts
-        )
+        windows = () if observation.unranked else observation.windows
+        plan = perfetto.plan(name, windows, diagnosis, view, args.perfetto_ranks, observation.facts)
         if not plan.ranks:
             print("clusterwatch: there is no dump of the ranks of the trace; it is empty", file=sys.stderr)
-        rings = folder.traces(args.path, frozenset(plan.ranks), observation.windows)
+        rings = folder.traces(args.path, frozenset(plan.ranks), windows)
+        rings = outputs.read_again(args.path, rings, plan.ranks)
         packed = args.perfetto.suffix == ".gz"
         codes.append(outputs.write(args.perfetto, lambda file: perfetto.write(file, rings, plan, packed)))
     return next((code for code in codes if code), 0)
