@@ -1,114 +1,99 @@
 """The simulated cluster as it lives: every second a hot frame of each node, every minute its records.
 
-In: settings. Out: a process that speaks the wire until it is stopped, then says Bye on every line. Nodes are
-served in ``PHASES`` groups spread over the second, as real agents are.
+In: a ``Scenario``, settings. Out: a process that speaks the wire until it is stopped, then says Bye on every
+line. Nodes are served in ``PHASES`` groups spread over the second, as real agents are; a group is served in
+parts, each of one world or of idle nodes, all of it as arrays.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
-import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from clusterwatch.simulate import topology
-from clusterwatch.simulate.line import Line, credential_folder
-from clusterwatch.simulate.telemetry import MINUTE_NS, Telemetry
-from clusterwatch.simulate.training import Run, RunningJob, plan
+from clusterwatch.simulate import kept, node_line, topology
+from clusterwatch.simulate.answers import Answers
+from clusterwatch.simulate.frames import FrameKind, FrameTemplate, message
+from clusterwatch.simulate.kept import Settings
+from clusterwatch.simulate.minutes import MINUTE_NS, Minutes
+from clusterwatch.simulate.node_line import NodeLine
+from clusterwatch.simulate.parts import Part, drivers_of, parts_of, shifted, wire_values
+from clusterwatch.simulate.scenario import AgentFault, Scenario
+from clusterwatch.simulate.steps import Finished, finished, step_records, step_times
+from clusterwatch.simulate.telemetry import Telemetry
+from clusterwatch.simulate.world import World
 from collectors.clock import Clock, SystemClock
-from collectors.config import AgentConfig
 from collectors.minute import spread_s
-from collectors.wire import hot_values, records
+from collectors.wire.records import CaptureOrder
 
-PHASES: Final = 8
+PHASES: Final = 10
 """Groups of nodes whose seconds begin at different times."""
-START_SPREAD_S: Final = 0.02
-"""Between two nodes' first connections: the server enrols them one after the other."""
+GREETINGS_AT_ONCE: Final = 24
+"""The server enrols nodes one after the other; the others wait their turn here."""
 _STOP_WITHIN_S: Final = 5.0
+_LAG_OF_BLOCKS_S: Final = 20.0
+_S: Final = 1_000_000_000
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What a simulated cluster is."""
-
-    cluster: str
-    gpu_count: int
-    seed: int
-    root: Path
-    """the state folder; credentials lie in ``simulator`` below it"""
-    gateway_url: str
-    token: str | None = None
-    token_file: Path | None = None
-    gateway_ca: Path | None = None
-
-
 class Cluster:
-    """All nodes, jobs and lines."""
+    """All nodes, worlds and lines."""
 
-    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
-        """Raises ``OSError`` when the state folder cannot be used."""
-        self._settings = settings
+    def __init__(self, settings: Settings, scenario: Scenario, clock: Clock | None = None) -> None:
+        self.scenario = scenario
         self._clock = clock or SystemClock()
-        self.nodes = topology.build(settings.gpu_count, settings.seed)
-        run = _run_of(settings, self._clock.now_ns())
-        self._jobs = [
-            RunningJob(job, self.nodes, run, settings.seed) for job in plan(len(self.nodes), settings.seed)
-        ]
-        self._job_of: list[tuple[RunningJob, int] | None] = [None] * len(self.nodes)
-        for job in self._jobs:
-            for place in range(job.plan.node_count):
-                self._job_of[job.plan.first_node + place] = (job, place)
-        busy = np.array([held is not None for held in self._job_of])
-        self._telemetry = Telemetry(len(self.nodes), busy, settings.seed)
-        self.lines = [Line(node, self._config(node), self._clock) for node in self.nodes]
-        self._closed_minute = [0] * len(self.nodes)
-        self._begun_ns = 0
-
-    def _config(self, node: topology.SimulatedNode) -> AgentConfig:
-        settings = self._settings
-        folder = credential_folder(settings.root, settings.cluster, node.name)
-        return AgentConfig(
-            state_dir=folder,
-            gateway_url=settings.gateway_url,
-            hook_socket=folder / "hook.sock",
-            cluster=settings.cluster,
-            node=node.name,
-            machine_id=node.machine_id,
-            boot_id=f"simulated-{settings.seed}",
-            token=settings.token,
-            token_file=settings.token_file,
-            gateway_ca=settings.gateway_ca,
+        nodes, per_node, seed = scenario.nodes, scenario.shape.gpus_per_node, scenario.seed
+        self._telemetry = Telemetry(len(nodes), per_node, seed)
+        self._minutes = Minutes(len(nodes), per_node, self._telemetry)
+        self._parts = parts_of(scenario, PHASES)
+        self._templates: dict[FrameKind, FrameTemplate] = {}
+        self._shifts = tuple(scenario.shifts)
+        self._credentials = kept.Credentials(settings)
+        self._captures: deque[tuple[int, CaptureOrder]] = deque()
+        self._asked = asyncio.Event()
+        gate = asyncio.Semaphore(GREETINGS_AT_ONCE)
+        config = kept.agent_config(settings)
+        self.lines = [
+            NodeLine(
+                node, config, self._clock, self._credentials.held, gate, self._on_capture,
+                node_line.facts_of(node, scenario.shape),
+            )
+            for node in nodes
+        ]  # fmt: skip
+        self._answers = {world.plan.first_node: Answers(world, seed) for world in scenario.worlds}
+        self._spread_ns = np.array([int(spread_s(node.name) * 1e9) for node in nodes], np.int64)
+        self._closed_ns = np.full(
+            len(nodes), scenario.begun_ns // MINUTE_NS * MINUTE_NS - MINUTE_NS, np.int64
         )
+        self._finished: dict[tuple[int, int], Finished] = {}
+        self._introduced = np.zeros(len(nodes), bool)
+        self.late_total = 0
+        """groups of nodes that were served more than a second late"""
 
     # --- the life of it ---------------------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event) -> None:
         """Lives until ``stop`` is set."""
-        self._begun_ns = self._clock.now_ns()
-        for place in range(len(self.nodes)):
-            self._announce(place, self._begun_ns)
         async with asyncio.TaskGroup() as tasks:
-            senders = [tasks.create_task(self._connect(place)) for place in range(len(self.lines))]
-            ticking = tasks.create_task(self._tick())
+            wires = [tasks.create_task(line.wire.run()) for line in self.lines]
+            others = [tasks.create_task(part) for part in (self._tick(), self._answer_captures())]
             await stop.wait()
-            ticking.cancel()
-            await self._say_bye(senders)
+            for task in others:
+                task.cancel()
+            await self._say_bye(wires)
+        self._credentials.save()
 
-    async def _connect(self, place: int) -> None:
-        await asyncio.sleep(place * START_SPREAD_S)
-        await self.lines[place].run()
-
-    async def _say_bye(self, senders: list[asyncio.Task[None]]) -> None:
+    async def _say_bye(self, wires: list[asyncio.Task[None]]) -> None:
         for line in self.lines:
-            await line.stop()
-        _, late = await asyncio.wait(senders, timeout=_STOP_WITHIN_S)
+            await line.wire.stop()
+        _, late = await asyncio.wait(wires, timeout=_STOP_WITHIN_S)
         for task in late:
             task.cancel()
 
@@ -117,111 +102,170 @@ class Cluster:
         loop = asyncio.get_running_loop()
         next_s = loop.time()
         while True:
-            for phase in self._phases():
-                self._serve(phase, self._clock.now_ns())
-                next_s = max(next_s + 1 / PHASES, loop.time())
-                await asyncio.sleep(next_s - loop.time())
-
-    def _phases(self) -> Iterator[slice]:
-        bounds = np.linspace(0, len(self.nodes), PHASES + 1).astype(int).tolist()
-        return (slice(first, last) for first, last in zip(bounds[:-1], bounds[1:], strict=True))
+            for group in self._parts:
+                self.serve(group, self._clock.now_ns())
+                next_s += 1 / PHASES
+                if loop.time() > next_s + 1.0:
+                    self.late_total += 1
+                    next_s = loop.time()
+                await asyncio.sleep(max(0.0, next_s - loop.time()))
+            self._credentials.save()
 
     # --- what nodes say ---------------------------------------------------------------------------------
 
-    def _announce(self, place: int, t_ns: int) -> None:
-        """What a node says once: itself and its training processes."""
-        node, line = self.nodes[place], self.lines[place]
-        line.append(
-            records.Inventory(
-                t_ns=t_ns, hostname=node.name, kernel="6.8.0", os="simulated", cpu_model="simulated",
-                cpu_count=topology.CPU_COUNT, memory_bytes=topology.MEMORY_BYTES, gpus=list(node.gpus),
-                facts={"simulated": "yes"},
-            )
-        )  # fmt: skip
-        if held := self._job_of[place]:
-            for inventory in held[0].inventories(held[1], t_ns):
-                line.append(inventory)
+    def serve(self, group: tuple[Part, ...], now_ns: int) -> None:
+        """One second of a group of nodes."""
+        for node, make in self.scenario.take_due(now_ns):
+            for record in make():
+                self.lines[node].append(record)
+        for part in group:
+            self._serve(part, now_ns)
+            self._close_minutes(part, now_ns)
+            for node in range(part.nodes.start, part.nodes.stop):
+                line = self.lines[node]
+                if line.wire.connected:
+                    if not self._introduced[node]:
+                        self._introduce(node, now_ns)
+                    line.wire.tend()
 
-    def _serve(self, nodes: slice, now_ns: int) -> None:
-        """One second of some nodes."""
-        metrics = self._telemetry.sample(nodes, now_ns)
-        for row, place in enumerate(range(nodes.start, nodes.stop)):
-            line = self.lines[place]
-            self._close_minute(place, now_ns)
-            if not line.connected:
+    def _serve(self, part: Part, now_ns: int) -> None:
+        """Values and progress of one second, kept and sent."""
+        nodes, world = part.nodes, part.world
+        columns = living = None
+        if world is not None:
+            living = world.living(part.local, now_ns)
+            columns = world.columns(part.local, now_ns)
+        drivers = drivers_of(part, self.scenario.shape.gpus_per_node, now_ns, columns, living)
+        self._minutes.begin(nodes, now_ns)
+        values = self._telemetry.sample(nodes, now_ns, drivers, self._shifts)
+        self._minutes.add(nodes, now_ns, values)
+        faults = [f for f in self.scenario.agents if nodes.start <= f.node < nodes.stop]
+        offsets = self._apply_agent_faults(faults, nodes, now_ns)
+        if columns is not None and offsets.any():
+            columns = shifted(columns, offsets)
+        kind = part.kind(now_ns)
+        packed = wire_values(values, self._telemetry.origin(nodes))
+        frames = self._template(kind).frames(now_ns + offsets, packed, columns)
+        skipped = {
+            f.node for f in faults if f.kind == "lagging" and f.is_on(now_ns) and not _is_its_turn(f, now_ns)
+        }
+        for row, node in enumerate(range(nodes.start, nodes.stop)):
+            if node in skipped:
                 continue
-            held = self._job_of[place]
-            line.offer(
-                records.HotFrame(
-                    t_ns=now_ns,
-                    metrics=hot_values.pack({name: rows[row] for name, rows in metrics.items()}),
-                    progress=held[0].progress(held[1], now_ns) if held else None,
-                    agent=records.AgentCost(
-                        dropped_total=line.spool.dropped_total, sources={"simulator": "ok"}
-                    ),
-                )
-            )
+            if living is not None and not living[row].all():
+                text = message(kind, now_ns + int(offsets[row]), packed[row], columns, row, living[row])
+                self.lines[node].wire.send_message(text)
+            else:
+                self.lines[node].wire.send_frame(frames[row])
 
-    def _close_minute(self, place: int, now_ns: int) -> None:
-        """Sends the last full minute of a node once its own moment after the minute has come."""
-        minute_ns = (
-            now_ns - int(spread_s(self.nodes[place].name) * 1e9)
-        ) // MINUTE_NS * MINUTE_NS - MINUTE_NS
-        if minute_ns <= self._closed_minute[place] or minute_ns + MINUTE_NS <= self._begun_ns:
-            return
-        self._closed_minute[place] = minute_ns
-        line = self.lines[place]
-        if block := self._telemetry.block(place, minute_ns):
-            line.append(block)
-        if held := self._job_of[place]:
-            for steps in _steps(
-                held[0], held[1], max(minute_ns, self._begun_ns), minute_ns + MINUTE_NS, now_ns
+    def _template(self, kind: FrameKind) -> FrameTemplate:
+        found = self._templates.get(kind)
+        if found is None:
+            found = self._templates[kind] = FrameTemplate(kind)
+        return found
+
+    def _introduce(self, node: int, now_ns: int) -> None:
+        """What a node says once: itself and its training processes."""
+        self._introduced[node] = True
+        line, world = self.lines[node], self.scenario.world_at(node)
+        line.append(line.inventory(now_ns))
+        if world is not None:
+            moment = world.timeline.moment(now_ns)
+            started_ns = next(p.start_ns for p in world.timeline.pieces if p.attempt == moment.attempt)
+            for record in world.inventories(node - world.plan.first_node, moment.attempt, started_ns, now_ns):
+                line.append(record)
+
+    def _apply_agent_faults(self, faults: list[AgentFault], nodes: slice, now_ns: int) -> NDArray[np.int64]:
+        """Breaks and mends connections; returns how far ahead each node's clock is, ns."""
+        offsets = np.zeros(nodes.stop - nodes.start, np.int64)
+        for fault in faults:
+            on, wire = fault.is_on(now_ns), self.lines[fault.node].wire
+            if fault.kind == "clock" and on:
+                offsets[fault.node - nodes.start] += int(fault.value * _S)
+            elif fault.kind == "dead":
+                if on:
+                    self._minutes.forget(fault.node, now_ns)
+                    if not wire.held:
+                        wire.drop()
+                elif wire.held:
+                    wire.let_go()
+        return offsets
+
+    # --- minutes ----------------------------------------------------------------------------------------
+
+    def _close_minutes(self, part: Part, now_ns: int) -> None:
+        """Sends the last full minute of nodes once their own moment after the minute has come."""
+        spread_ns = self._spread_ns[part.nodes]
+        minutes = (now_ns - spread_ns) // MINUTE_NS * MINUTE_NS - MINUTE_NS
+        due = np.flatnonzero(minutes > self._closed_ns[part.nodes])
+        for row in due.tolist():
+            node, minute_ns = part.nodes.start + row, int(minutes[row])
+            faults = [f for f in self.scenario.agents if f.node == node and f.is_on(now_ns)]
+            if any(f.kind == "lagging" for f in faults) and (
+                now_ns - int(spread_ns[row]) - minute_ns < MINUTE_NS + int(_LAG_OF_BLOCKS_S * _S)
             ):
-                line.append(steps)
+                continue
+            self._closed_ns[node] = minute_ns
+            if any(f.kind == "dead" for f in faults):
+                continue
+            clock_ns = int(sum(f.value for f in faults if f.kind == "clock") * _S)
+            self._send_minute(part.world, node, minute_ns, now_ns, clock_ns)
+
+    def _send_minute(
+        self, world: World | None, node: int, minute_ns: int, now_ns: int, clock_ns: int
+    ) -> None:
+        line = self.lines[node]
+        told_ns = (minute_ns + clock_ns) // MINUTE_NS * MINUTE_NS
+        if block := self._minutes.block(node, minute_ns, told_ns):
+            line.append(block)
+        if world is None:
+            return
+        ranks = world.plan.ranks_of(node)
+        times = step_times(
+            world, self._steps_of(world, minute_ns), ranks, self._telemetry.silicon[node],
+            self.scenario.step_shifts.get(world.plan.first_node, ()), self.scenario.seed,
+        )  # fmt: skip
+        for record in step_records(world, ranks, times, now_ns, clock_ns):
+            line.append(record)
+
+    def _steps_of(self, world: World, minute_ns: int) -> Finished:
+        """Shared by all nodes of the world."""
+        key = (world.plan.first_node, minute_ns)
+        found = self._finished.get(key)
+        if found is None:
+            self._finished = {k: v for k, v in self._finished.items() if k[1] >= minute_ns - MINUTE_NS}
+            start_ns = max(minute_ns, self.scenario.begun_ns)
+            found = self._finished[key] = finished(world, start_ns, minute_ns + MINUTE_NS)
+        return found
+
+    # --- captures ---------------------------------------------------------------------------------------
+
+    def _on_capture(self, node: topology.SimulatedNode, order: CaptureOrder) -> None:
+        self._captures.append((node.place, order))
+        self._asked.set()
+
+    async def _answer_captures(self) -> None:
+        """One node after the other, so that hot frames go on in between."""
+        while True:
+            while self._captures:
+                node, order = self._captures.popleft()
+                for record in self._answer(node, order):
+                    self.lines[node].append(record)
+                self.lines[node].wire.send_records()
+                await asyncio.sleep(0)
+            self._asked.clear()
+            await self._asked.wait()
+
+    def _answer(self, node: int, order: CaptureOrder) -> Iterator[kept.Spooled]:
+        world, now_ns = self.scenario.world_at(node), self._clock.now_ns()
+        if world is None or world.plan.job != order.job:
+            silent = {str(rank): "no such rank of this job on this node" for rank in order.ranks or ()}
+            yield kept.CaptureDone(now_ns, order.capture_id, [], silent)
+            return
+        started_s = time.process_time()
+        yield from self._answers[world.plan.first_node].answer(order, node - world.plan.first_node, now_ns)
+        log.debug("capture_answered node=%d cpu_ms=%.1f", node, (time.process_time() - started_s) * 1e3)
 
 
-def _steps(job: RunningJob, node: int, start_ns: int, end_ns: int, now_ns: int) -> Iterator[records.Steps]:
-    """The steps that each rank of a node finished in a span of time."""
-    numbers, ends, durations = job.steps_between(node, start_ns, end_ns)
-    if not len(numbers):
-        return
-    nothing: list[float | None] = [None] * len(numbers)
-    for local, row in enumerate(durations):
-        yield records.Steps(
-            t_ns=now_ns,
-            id=job.rank_id(node * topology.GPUS_PER_NODE + local),
-            step=numbers.tolist(),
-            end_ns=ends.tolist(),
-            duration_s=row.round(6).tolist(),
-            data_wait_s=(row * 0.004).round(6).tolist(),
-            checkpoint_s=nothing,
-            gc_s=nothing,
-            cpu_s=nothing,
-        )
-
-
-def _run_of(settings: Settings, now_ns: int) -> Run:
-    """The run of the simulated jobs: kept, so that their steps go on rising over restarts.
-
-    A cluster of another size cannot go on with the same ranks: its jobs begin their next attempt.
-    Raises ``OSError``.
-    """
-    folder = settings.root / "simulator" / settings.cluster
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = folder / f"run-{settings.seed}.json"
-    attempt = 0
-    try:
-        kept = msgspec.json.decode(path.read_bytes(), type=_KeptRun)
-        if kept.gpu_count == settings.gpu_count:
-            return Run(kept.attempt, kept.started_ns)
-        attempt = kept.attempt + 1
-    except (FileNotFoundError, msgspec.MsgspecError):
-        log.info("simulated jobs begin anew")
-    path.write_bytes(msgspec.json.encode(_KeptRun(settings.gpu_count, attempt, now_ns)))
-    return Run(attempt, now_ns)
-
-
-class _KeptRun(msgspec.Struct):
-    gpu_count: int
-    attempt: int
-    started_ns: int
+def _is_its_turn(fault: AgentFault, t_ns: int) -> bool:
+    return (t_ns // _S) % max(1, int(fault.value)) == 0

@@ -63,6 +63,10 @@ class MemorySpool:
     def next_sequences(self) -> LaneNext:
         return LaneNext(self._next["urgent"], self._next["bulk"])
 
+    def last(self, lane: Lane) -> int:
+        """Sequence number of the newest record; 0 before the first."""
+        return self._next[lane] - 1
+
     def acked(self, lane: Lane) -> int:
         return self._acked[lane]
 

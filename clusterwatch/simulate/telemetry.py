@@ -1,116 +1,263 @@
-"""GPU telemetry of a whole simulated cluster: values per second, and the minute kept for the blocks.
+"""Telemetry of a whole simulated cluster: what every GPU, port and host shows in one second.
 
-In: which GPUs work. Out: per node the newest values, and the finished minute as a ``Block`` (the same bytes
-as ``collectors.wire.blocks`` gives, made by numpy: a thousand nodes finish their minute in one process).
+In: what drives them (``Drivers``: how busy, how much traffic) and what faults change (``Shift``). Out: values
+as multiples of each metric's resolution. A second's values follow from the seed and the second alone, except
+for counters, which grow. All of it is numpy over the nodes of a slice; nothing is per node or per GPU.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Literal
 
 import numpy as np
-import zstandard
 from numpy.typing import NDArray
 
-from clusterwatch.simulate.topology import GPUS_PER_NODE
-from collectors.minute import MetricSpec
-from collectors.wire import blocks
-from collectors.wire.records import Block, BlockMetric
+from collectors.wire.metrics import GPU_METRICS, HOST_METRICS, Throttle
 
-SECONDS: Final = 60
-MINUTE_NS: Final = 60_000_000_000
-METRICS: Final = (
-    MetricSpec("gpu_power_w", "w", 0.1),
-    MetricSpec("gpu_temperature_c", "c", 1.0),
-    MetricSpec("gpu_memory_temperature_c", "c", 1.0),
-    MetricSpec("gpu_sm_clock_mhz", "mhz", 15.0),
-    MetricSpec("gpu_util_ratio", "ratio", 0.01),
-    MetricSpec("gpu_sm_activity_ratio", "ratio", 0.001),
-    MetricSpec("gpu_tensor_active_ratio", "ratio", 0.001),
-    MetricSpec("gpu_memory_used_bytes", "bytes", 1048576.0),
-    MetricSpec("gpu_nvlink_throughput_bytes_per_s", "bytes_per_s", 1e6),
-)
-_IDLE: Final = np.array([71.0, 29.0, 38.0, 345.0, 0.0, 0.0, 0.0, 4.9e8, 0.0])
-_BUSY: Final = np.array([612.0, 58.0, 71.0, 1755.0, 0.99, 0.71, 0.46, 7.3e10, 2.6e11])
-_SPREAD_OF_GPUS: Final = np.array([14.0, 2.6, 3.0, 9.0, 0.0, 0.008, 0.006, 3e8, 3e9])
-"""Standard deviation between GPUs: silicon and place in the chassis differ for ever."""
-_SPREAD_OF_SECONDS: Final = np.array([11.0, 0.5, 0.5, 8.0, 0.004, 0.012, 0.011, 0.0, 8e9])
-"""Standard deviation of one GPU from second to second while it works."""
-_CEILING: Final = np.array([700.0, 95.0, 105.0, 1980.0, 1.0, 1.0, 1.0, 8.5e10, 9e11])
-_RESOLUTION: Final = np.array([metric.resolution for metric in METRICS])
-_HEADERS: Final = [
-    BlockMetric(metric.name, metric.unit, metric.resolution, GPUS_PER_NODE, SECONDS) for metric in METRICS
-]
+Reals = NDArray[np.float32]
+Ints = NDArray[np.int64]
 
-Int = NDArray[np.int64]
+MISSING: Final = -(2**31)
+"""In ``Values``: no value this second."""
+GPU_PLACE: Final = {metric.name: place for place, metric in enumerate(GPU_METRICS)}
+HOST_PLACE: Final = {metric.name: place for place, metric in enumerate(HOST_METRICS)}
+COUNTERS: Final = tuple(place for place, metric in enumerate(GPU_METRICS) if metric.kind == "counter")
+_NOISES: Final = 1 << 21
+
+# name -> idle level, by activity, by traffic, by a resident kernel, deviation between GPUs, between seconds
+_LEVELS: Final = {
+    "gpu_power_w": (71.0, 500.0, 0.0, 45.0, 13.0, 8.0),
+    "gpu_temperature_c": (29.0, 2.0, 0.0, 27.0, 2.4, 0.4),
+    "gpu_memory_temperature_c": (38.0, 2.0, 0.0, 31.0, 2.8, 0.4),
+    "gpu_sm_clock_mhz": (345.0, 0.0, 0.0, 1_410.0, 18.0, 6.0),
+    "gpu_util_ratio": (0.0, 0.0, 0.0, 0.995, 0.0, 0.004),
+    "gpu_sm_activity_ratio": (0.0, 0.71, 0.0, 0.0, 0.007, 0.011),
+    "gpu_tensor_active_ratio": (0.0, 0.46, 0.0, 0.0, 0.005, 0.010),
+    "gpu_memory_used_bytes": (5.2e8, 0.0, 0.0, 7.2e10, 2.5e8, 0.0),
+    "gpu_nvlink_tx_mib_per_s": (0.0, 118_000.0, 0.0, 0.0, 900.0, 2_400.0),
+    "gpu_nvlink_rx_mib_per_s": (0.0, 118_000.0, 0.0, 0.0, 900.0, 2_400.0),
+    "gpu_pcie_tx_mib_per_s": (1.0, 240.0, 800.0, 0.0, 10.0, 25.0),
+    "gpu_pcie_rx_mib_per_s": (1.0, 310.0, 800.0, 0.0, 10.0, 25.0),
+    "nic_tx_mib_per_s": (0.0, 0.0, 30_500.0, 0.0, 160.0, 700.0),
+    "nic_rx_mib_per_s": (0.0, 0.0, 30_500.0, 0.0, 160.0, 700.0),
+}
+_CLOCK_BY_SILICON: Final = 0.011
+"""Clock, relative, for one standard deviation of silicon: GPUs differ for ever by 1-2 %."""
+_POWER_CAP_W: Final = 640.0
+_FEC_PER_S: Final = 0.4
+_PAUSE_US_PER_S: Final = 3.0
+_OUT_OF_SEQUENCE_PER_S: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Drivers:
+    """What the GPUs of K nodes do, arrays of shape (K, GPUs): 0 idle .. 1 at full work."""
+
+    activity: Reals
+    traffic: Reals
+    resident: Reals
+    """1 where a kernel is resident, waiting ones too"""
+    reading: Reals
+    """K: data read from storage"""
+    writing: Reals
+    """K: a checkpoint is being written"""
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """What a fault does to one metric of some places from ``start_ns`` to ``end_ns``.
+
+    ``set``, ``add``, ``scale`` work on values, ``grow`` adds so much a second to a counter, ``bits`` sets
+    bits of a mask, ``blank`` takes the value away.
+    """
+
+    nodes: tuple[int, ...]
+    metric: str
+    how: Literal["set", "add", "scale", "grow", "bits", "blank"]
+    value: float
+    start_ns: int
+    end_ns: int | None = None
+    gpus: tuple[int, ...] | None = None
+    """None: all of them; without meaning for a host's metric"""
+    ramp_s: float = 0.0
+    """``add`` comes in over so long, as heat does"""
+
+    def is_on(self, t_ns: int) -> bool:
+        return t_ns >= self.start_ns and (self.end_ns is None or t_ns < self.end_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """One second of K nodes as multiples of the resolutions; counters count from ``Telemetry.origin``."""
+
+    gpu: NDArray[np.int32]
+    """(K, metrics, GPUs)"""
+    host: NDArray[np.int32]
+    """(K, metrics)"""
 
 
 class Telemetry:
-    """All GPUs of a cluster. Values are kept as multiples of each metric's resolution."""
+    """All GPUs, ports and hosts of a cluster."""
 
-    def __init__(self, node_count: int, busy: NDArray[np.bool_], seed: int) -> None:
-        """``busy``: per node, whether a job works there."""
-        self._random = np.random.default_rng([seed, 1])
-        own = self._random.normal(size=(node_count, len(METRICS), GPUS_PER_NODE))
-        works = busy[:, None, None]
-        level = np.where(works, _BUSY[:, None], _IDLE[:, None])
-        self._level = level + own * np.where(works, _SPREAD_OF_GPUS[:, None], 0.02 * level)
-        self._swing = np.where(works, _SPREAD_OF_SECONDS[:, None], 0.0)
-        shape = (node_count, len(METRICS), GPUS_PER_NODE, SECONDS)
-        self._minutes = {parity: np.full(shape, blocks.MISSING, np.int64) for parity in (0, 1)}
-        self._minute_of = {parity: np.zeros(node_count, np.int64) for parity in (0, 1)}
+    def __init__(self, node_count: int, gpus_per_node: int, seed: int) -> None:
+        random = np.random.default_rng([seed, 1])
+        self._seed = seed
+        self._noise = random.standard_normal(_NOISES, dtype=np.float32)
+        shape = (node_count, len(GPU_METRICS), gpus_per_node)
+        self.silicon = random.standard_normal((node_count, gpus_per_node), dtype=np.float32)
+        levels = np.array([_LEVELS.get(metric.name, (0.0,) * 6) for metric in GPU_METRICS], np.float32)
+        self._idle, self._by_activity, self._by_traffic, self._by_kernel = levels.T[:4, None, :, None]
+        self._swing = levels.T[5, None, :, None]
+        self._own = random.standard_normal(shape, dtype=np.float32) * levels.T[4, None, :, None]
+        clock = GPU_PLACE["gpu_sm_clock_mhz"]
+        self._own[:, clock] = self.silicon * np.float32(_CLOCK_BY_SILICON * 1_755.0)
+        self._own[:, [place for place, level in enumerate(levels) if not level.any()]] = 0.0
+        self.totals = np.zeros((node_count, len(COUNTERS), gpus_per_node), np.int64)
+        """counters as read"""
+        self._origin = np.zeros_like(self.totals)
+        self._fec_rate = random.lognormal(np.log(_FEC_PER_S), 0.8, (node_count, gpus_per_node))
+        self._per_unit = np.array([1.0 / m.resolution for m in GPU_METRICS], np.float32)[None, :, None]
+        self._host_per_unit = np.array([1.0 / m.resolution for m in HOST_METRICS], np.float32)
+        self._ceiling = _ceilings()
 
-    def sample(self, nodes: slice, now_ns: int) -> dict[str, list[list[float]]]:
-        """One second of some nodes, also written into their open minute.
+    def sample(self, nodes: slice, t_ns: int, drivers: Drivers, shifts: tuple[Shift, ...]) -> Values:
+        """One second of some nodes; counters grow by it."""
+        second = t_ns // 1_000_000_000
+        active = [s for s in shifts if s.is_on(t_ns) and any(nodes.start <= n < nodes.stop for n in s.nodes)]
+        gauges = self._gauges(nodes, second, drivers)
+        host = self._host(nodes, second, drivers, gauges)
+        for shift in active:
+            _apply(shift, nodes, t_ns, gauges, host)
+        self._count(nodes, second, drivers, [s for s in active if s.how == "grow"], t_ns)
+        np.clip(gauges, 0.0, self._ceiling, out=gauges)
+        multiples = np.rint(gauges * self._per_unit).astype(np.int32)
+        multiples[:, COUNTERS, :] = self.totals[nodes] - self.origin(nodes)
+        hosts = np.rint(np.maximum(host, 0.0) * self._host_per_unit).astype(np.int32)
+        for shift in active:
+            if shift.how == "blank":
+                _blank(shift, nodes, multiples, hosts)
+        return Values(multiples, hosts)
 
-        Returns:
-            metric -> per node of ``nodes`` the values of its GPUs.
-        """
-        level = self._level[nodes]
-        noise = self._random.normal(size=level.shape)
-        values = np.clip(level + noise * self._swing[nodes], 0.0, _CEILING[:, None])
-        multiples = np.rint(values / _RESOLUTION[:, None]).astype(np.int64)
-        minute, second = divmod(now_ns // 1_000_000_000, SECONDS)
-        kept, minute_of = self._minutes[minute % 2], self._minute_of[minute % 2]
-        for node in np.flatnonzero(minute_of[nodes] != minute) + nodes.start:
-            kept[node], minute_of[node] = blocks.MISSING, minute
-        kept[nodes, :, :, second] = multiples
-        rounded = np.round(multiples * _RESOLUTION[:, None], 6)
-        return {metric.name: rounded[:, place].tolist() for place, metric in enumerate(METRICS)}
+    def origin(self, nodes: slice) -> Ints:
+        """Counters count from here in ``Values``: 32 bits hold what a counter gains, not all it may be."""
+        return self._origin[nodes]
 
-    def block(self, node: int, minute_ns: int) -> Block | None:
-        """The finished minute of a node; None when nothing was sampled in it."""
-        minute = minute_ns // MINUTE_NS
-        if self._minute_of[minute % 2][node] != minute:
-            return None
-        values = self._minutes[minute % 2][node]
-        return Block(
-            minute_ns=minute_ns,
-            codec=blocks.CODEC,
-            metrics=_HEADERS,
-            data=encode(values),
-            rollup=rollups(values),
+    def begin_minute(self, nodes: slice) -> Ints:
+        """Counters count from what they are now; returns that."""
+        self._origin[nodes] = self.totals[nodes]
+        return self._origin[nodes].copy()
+
+    # --- parts --------------------------------------------------------------------------------------------
+
+    def _some_noise(self, count: int, *key: int) -> Reals:
+        """``count`` normal numbers that follow from the key: part of a pool, to make them costs more."""
+        mixed = self._seed
+        for part in key:
+            mixed = (mixed * 6_364_136_223_846_793_005 + part + 1_442_695_040_888_963_407) % 2**64
+        start = (mixed >> 20) % max(1, _NOISES - count)
+        return np.resize(self._noise[start : start + count], count)
+
+    def _gauges(self, nodes: slice, second: int, drivers: Drivers) -> Reals:
+        own = self._own[nodes]
+        activity, kernel = drivers.activity[:, None, :], drivers.resident[:, None, :]
+        noise = self._some_noise(own.size, second, nodes.start).reshape(own.shape)
+        found: Reals = own + self._idle
+        found += self._by_activity * activity
+        found += self._by_traffic * drivers.traffic[:, None, :]
+        found += self._by_kernel * kernel
+        noise = noise * self._swing
+        noise *= np.maximum(activity, 0.3 * kernel)
+        found += noise
+        power = found[:, GPU_PLACE["gpu_power_w"]]
+        reasons = np.where(power > _POWER_CAP_W, float(Throttle.SW_POWER_CAP), 0.0)
+        found[:, GPU_PLACE["gpu_throttle_reasons"]] = np.where(
+            drivers.resident > 0.0, reasons, float(Throttle.IDLE)
         )
+        for name in ("gpu_nvlink_tx_mib_per_s", "gpu_nvlink_rx_mib_per_s"):
+            found[:, GPU_PLACE[name]] *= drivers.activity > 0.02
+        for name in ("nic_tx_mib_per_s", "nic_rx_mib_per_s"):
+            found[:, GPU_PLACE[name]] *= drivers.traffic > 0.02
+        return found
+
+    def _host(self, nodes: slice, second: int, drivers: Drivers, gauges: Reals) -> Reals:
+        count = nodes.stop - nodes.start
+        noise = self._some_noise(3 * count, second, nodes.start, 1).reshape(3, count)
+        busy, resident = drivers.activity.mean(axis=1), drivers.resident.mean(axis=1)
+        found = np.zeros((count, len(HOST_METRICS)), np.float32)
+        columns = {
+            "host_cpu_ratio": 0.02 + 0.16 * busy + 0.05 * drivers.reading + 0.004 * np.abs(noise[0]),
+            "host_cpu_iowait_ratio": 0.001 + 0.02 * drivers.writing,
+            "host_memory_used_ratio": 0.07 + 0.21 * resident,
+            "storage_read_mib_per_s": drivers.reading * (140.0 + 12.0 * noise[1]),
+            "storage_write_mib_per_s": drivers.writing * (2_300.0 + 90.0 * noise[2]),
+            "storage_requests_waiting_count": np.rint(2.0 * drivers.reading + 24.0 * drivers.writing),
+            "host_power_w": 1_850.0 + 1.06 * gauges[:, GPU_PLACE["gpu_power_w"]].sum(axis=1),
+            "host_power_supplies_ok_count": np.full(count, 6.0),
+        }
+        for name, column in columns.items():
+            found[:, HOST_PLACE[name]] = column
+        return found
+
+    def _count(self, nodes: slice, second: int, drivers: Drivers, grows: list[Shift], t_ns: int) -> None:
+        shape = drivers.activity.shape
+        random = np.random.default_rng([self._seed, 2, second, nodes.start])
+        gained = np.zeros((shape[0], len(COUNTERS), shape[1]))
+        lively = drivers.traffic > 0.02
+        rates = {
+            "nic_fec_corrected_total": self._fec_rate[nodes],
+            "nic_pfc_pause_us_total": _PAUSE_US_PER_S * lively,
+            "nic_out_of_sequence_total": _OUT_OF_SEQUENCE_PER_S * lively,
+        }
+        for name, rate in rates.items():
+            gained[:, COUNTERS.index(GPU_PLACE[name])] = random.poisson(rate, shape)
+        for shift in grows:
+            rows = [node - nodes.start for node in shift.nodes if nodes.start <= node < nodes.stop]
+            gpus = list(shift.gpus) if shift.gpus is not None else list(range(shape[1]))
+            gained[np.ix_(rows, [COUNTERS.index(GPU_PLACE[shift.metric])], gpus)] += shift.value
+        self.totals[nodes] += np.rint(gained).astype(np.int64)
 
 
-def encode(values: Int) -> bytes:
-    """``collectors.wire.blocks.encode`` of an array of shape (metrics, series, samples)."""
-    deltas = np.diff(values, axis=2, prepend=0)
-    zigzag = (deltas << 1) ^ (deltas >> 63)
-    shuffled = zigzag.astype("<i8").view(np.uint8).reshape(len(values), -1, 8).transpose(0, 2, 1)
-    return zstandard.ZstdCompressor(level=3, write_checksum=True).compress(shuffled.tobytes())
+def _ceilings() -> Reals:
+    highest = [metric.highest if metric.highest is not None else np.inf for metric in GPU_METRICS]
+    highest[GPU_PLACE["gpu_power_w"]] = 700.0
+    highest[GPU_PLACE["gpu_sm_clock_mhz"]] = 1_980.0
+    return np.array(highest, np.float32)[None, :, None]
 
 
-def rollups(values: Int) -> bytes:
-    """``collectors.wire.blocks.pack_rollups`` of an array of shape (metrics, series, samples)."""
-    there = values != blocks.MISSING
-    count = there.sum(axis=2)
-    newest = values.shape[2] - 1 - there[:, :, ::-1].argmax(axis=2)
-    parts = (
-        np.where(there, values, np.iinfo(np.int64).max).min(axis=2),
-        np.where(there, values, 0).sum(axis=2) / np.maximum(count, 1),
-        values.max(axis=2),
-        np.take_along_axis(values, newest[:, :, None], axis=2)[:, :, 0],
-    )
-    planes = np.stack(parts).astype(np.float64) * _RESOLUTION[:, None]
-    return np.where(count > 0, planes, np.nan).astype("<f4").tobytes()
+def _apply(shift: Shift, nodes: slice, t_ns: int, gauges: Reals, host: Reals) -> None:
+    """Changes the values in place; growth and blanks are for others."""
+    if shift.how in ("grow", "blank"):
+        return
+    rows = [node - nodes.start for node in shift.nodes if nodes.start <= node < nodes.stop]
+    value = shift.value
+    if shift.ramp_s:
+        value *= min(1.0, (t_ns - shift.start_ns) / 1e9 / shift.ramp_s)
+    if shift.metric in HOST_PLACE:
+        place = HOST_PLACE[shift.metric]
+        host[rows, place] = _changed(shift.how, host[rows, place], value)
+        return
+    place = GPU_PLACE[shift.metric]
+    gpus = list(shift.gpus) if shift.gpus is not None else list(range(gauges.shape[2]))
+    where = np.ix_(rows, [place], gpus)
+    gauges[where] = _changed(shift.how, gauges[where], value)
+
+
+def _changed(how: str, values: Reals, value: float) -> Reals:
+    if how == "scale":
+        return values * np.float32(value)
+    if how == "add":
+        return values + np.float32(value)
+    if how == "bits":
+        kept = values.astype(np.int64) & ~int(Throttle.IDLE)
+        return (kept | int(value)).astype(np.float32)
+    return np.full_like(values, value)
+
+
+def _blank(shift: Shift, nodes: slice, gpu: NDArray[np.int32], host: NDArray[np.int32]) -> None:
+    rows = [node - nodes.start for node in shift.nodes if nodes.start <= node < nodes.stop]
+    if shift.metric in HOST_PLACE:
+        host[rows, HOST_PLACE[shift.metric]] = MISSING
+        return
+    gpus = list(shift.gpus) if shift.gpus is not None else list(range(gpu.shape[2]))
+    gpu[np.ix_(rows, [GPU_PLACE[shift.metric]], gpus)] = MISSING

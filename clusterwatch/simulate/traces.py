@@ -67,6 +67,16 @@ class TraceJob:
         """Ranks that leave no trace."""
         return frozenset(plan.rank for plan in self._plans if plan.kind is Kind.NO_DUMP)
 
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The faults with their places."""
+        return self._plans
+
+    @property
+    def reached(self) -> traces_stall.Reached:
+        """How far every rank gets in the last step."""
+        return self._reached
+
     def traces(self, ranks: Iterable[int] | None = None) -> Iterator[TraceColumns]:
         """The trace of each rank, of ``ranks`` only if given; silent ones are left out."""
         for rank in range(self.layout.world) if ranks is None else ranks:
