@@ -1,7 +1,9 @@
-"""A node that numbers its records: the real spool and sender, with nothing but counted events to send.
+"""A node that numbers its records: the real spool and sender, with nothing but counted records to send.
 
-Run as a process: ``feeder.py STATE_DIR GATEWAY_URL TOKEN_FILE NODE RATE_PER_S``. It appends numbered events
-until SIGTERM, then prints ``appended N``, delivers the rest and ends when the spool is empty.
+Run as a process: ``feeder.py STATE_DIR GATEWAY_URL TOKEN_FILE NODE RATE_PER_S``. It appends events, and a
+block for every twentieth of them, until SIGTERM; then it delivers the rest, prints ``events N``, ``blocks N``
+and ``pending N`` and ends. Each record carries its own sequence number, taken from the spool: killed in between,
+it goes on where the spool's files end, so numbers run from 1 without a gap whatever happened.
 """
 
 from __future__ import annotations
@@ -10,15 +12,22 @@ import asyncio
 import signal
 import sys
 import time
+from array import array
+from collections.abc import Callable
 from pathlib import Path
 
 from collectors.clock import SystemClock
 from collectors.config import AgentConfig
 from collectors.sender import Sender
 from collectors.spool import Spool
-from collectors.wire import codec, records
+from collectors.wire import blocks, codec, records
 
 EMPTY_LIMIT_S = 90.0
+EVENTS_PER_BLOCK = 20
+MINUTE_NS = 60 * 10**9
+MINUTES = 600
+"""Blocks are spread over so many past minutes."""
+_HEADER = records.BlockMetric("number", "count", 1.0, 1, 60)
 
 
 def make_config(state_dir: str, gateway_url: str, token_file: str, node: str) -> AgentConfig:
@@ -45,9 +54,45 @@ def event(number: int) -> records.Event:
     )
 
 
+def block(number: int) -> records.Block:
+    """A past minute whose every value is the number."""
+    minute_ns = (time.time_ns() // MINUTE_NS - 1 - number % MINUTES) * MINUTE_NS
+    return records.Block(
+        minute_ns=minute_ns,
+        codec=blocks.CODEC,
+        metrics=[_HEADER],
+        data=blocks.encode([_HEADER], [array("q", [number] * 60)]),
+        rollup=blocks.pack_rollups([blocks.rollup([number] * 60, 1.0)]),
+    )
+
+
 async def feed(config: AgentConfig, rate_per_s: float) -> None:
     spool = Spool(config.state_dir / "spool")
+    sender = Sender(config, spool, SystemClock(), _hello(config, spool), on_capture=lambda order: None)
+    sending = asyncio.create_task(sender.run())
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    while not stop.is_set():
+        numbers = spool.next_sequences()
+        spool.append(event(numbers.urgent))
+        if numbers.urgent % EVENTS_PER_BLOCK == 0:
+            spool.append(block(numbers.bulk))
+        sender.wake()
+        await asyncio.sleep(1 / rate_per_s)
+    deadline = time.monotonic() + EMPTY_LIMIT_S
+    while spool.pending_records and time.monotonic() < deadline:
+        sender.wake()
+        await asyncio.sleep(0.1)
+    numbers = spool.next_sequences()
+    print(
+        f"events {numbers.urgent - 1}\nblocks {numbers.bulk - 1}\npending {spool.pending_records}", flush=True
+    )
+    await sender.stop()
+    await sending
+    spool.close()
 
+
+def _hello(config: AgentConfig, spool: Spool) -> Callable[[str | None, str | None], records.Hello]:
     def hello(credential: str | None, token: str | None) -> records.Hello:
         return records.Hello(
             version=codec.VERSION,
@@ -63,25 +108,7 @@ async def feed(config: AgentConfig, rate_per_s: float) -> None:
             enrolment_token=token,
         )
 
-    sender = Sender(config, spool, SystemClock(), hello, on_capture=lambda order: None)
-    sending = asyncio.create_task(sender.run())
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    number = 0
-    while not stop.is_set():
-        spool.append(event(number))
-        number += 1
-        sender.wake()
-        await asyncio.sleep(1 / rate_per_s)
-    print(f"appended {number}", flush=True)
-    deadline = time.monotonic() + EMPTY_LIMIT_S
-    while spool.pending_records and time.monotonic() < deadline:
-        sender.wake()
-        await asyncio.sleep(0.1)
-    print(f"pending {spool.pending_records}", flush=True)
-    await sender.stop()
-    await sending
-    spool.close()
+    return hello
 
 
 if __name__ == "__main__":
