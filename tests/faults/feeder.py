@@ -2,8 +2,8 @@
 
 Run as a process: ``feeder.py STATE_DIR GATEWAY_URL TOKEN_FILE NODE RATE_PER_S``. It appends events, and a
 block for every twentieth of them, until SIGTERM; then it delivers the rest, prints ``events N``, ``blocks N``
-and ``pending N`` and ends. Each record carries its own sequence number, taken from the spool: killed in between,
-it goes on where the spool's files end, so numbers run from 1 without a gap whatever happened.
+and ``pending N`` and ends. Each record carries its own sequence number, taken from the spool: after a kill it
+goes on where the spool's files end, so numbers run from 1 without a gap whatever happened.
 """
 
 from __future__ import annotations
