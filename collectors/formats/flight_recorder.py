@@ -68,7 +68,8 @@ def decode(
         raise TraceError(f"{len(data)} bytes, the limit is {DUMP_MAX_BYTES}")
     if not data:
         raise TraceError("empty")
-    head, raw = _pickled(data, compiled) if data[:1] == b"\x80" else _json(data)
+    with _collector_paused():
+        head, raw = _pickled(data, compiled) if data[:1] == b"\x80" else _json(data)
     return trace_of(head, raw, rank, source, taken_ns)
 
 
@@ -79,8 +80,7 @@ def _pickled(data: bytes, compiled: bool) -> tuple[dict[Any, Any], RawEntries]:
             head, columns, groups, signatures, stacks = read
             _check_version(head)
             return head, RawEntries(_entries(columns), groups, signatures, stacks)
-    with _collector_paused():
-        return _plain(plain_pickle.loads(data))
+    return _plain(plain_pickle.loads(data))
 
 
 @contextlib.contextmanager

@@ -11,14 +11,13 @@ and short; else values are told apart by identity, since a pickle may share one 
 from __future__ import annotations
 
 import contextlib
+import marshal
 from array import array
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain
 from operator import itemgetter
 from typing import Any, Final
-
-import msgspec
 
 from collectors.formats.columns import COMPLETED, NULL, SCHEDULED, STARTED, Entries
 from collectors.formats.trace import TraceError
@@ -42,6 +41,7 @@ GROUP: Final = ("pg_id", "process_group")
 SIGNATURE: Final = (
     "profiling_name", "is_p2p", "input_sizes", "output_sizes", "input_dtypes", "output_dtypes",
 )  # fmt: skip
+CALL: Final = GROUP + SIGNATURE
 OLD_SEQUENCE: Final = "seq_id"
 """Versions before 2.0 count collectives and sends in one number."""
 
@@ -53,9 +53,10 @@ FIELDS: Final = (
 _STATE_OF: Final = {"scheduled": SCHEDULED, "started": STARTED, "completed": COMPLETED}
 _DURATION_MAX_MS: Final = 9.0e12
 """Some 285 years; more has no place in 64 bits of ns."""
-_SHORT: Final = 256
-"""Characters of a name, and tensors times dimensions, up to which a call is compared by value."""
-_bytes_of: Final = msgspec.msgpack.Encoder().encode
+_KEYS_MAX: Final = 64
+"""Keys of an entry; PyTorch 2.13 writes 22."""
+_CALLS_MAX_BYTES: Final = 16 * 1024 * 1024
+"""A call of some tensors takes 100 to 200 bytes."""
 
 
 @dataclass(slots=True)
@@ -100,23 +101,21 @@ def from_dicts(rows: list[Any]) -> RawEntries:
     if set(map(type, rows)) != {dict}:
         odd = next(row for row in rows if type(row) is not dict)
         raise TraceError(f"an entry is a {type(odd).__name__}")
-    names = [name for name in FIELDS if name in rows[0]]
-    try:
-        taken: dict[str, Sequence[Any]] = dict(
-            zip(names, zip(*map(_getter(names), rows), strict=True), strict=True)
-        )
-    except KeyError:
-        taken = {}
-    taken = {name: taken[name] if name in taken else [row.get(name) for row in rows] for name in FIELDS}
-    if any(value is not None for value in taken[OLD_SEQUENCE]):
+    taken = _taken(rows)
+    if taken[OLD_SEQUENCE].count(None) < len(rows):
         taken["collective_seq_id"] = [row.get("collective_seq_id", row.get(OLD_SEQUENCE)) for row in rows]
     return from_columns(taken)
 
 
-def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
-    if len(names) > 1:
-        return itemgetter(*names)
-    return lambda row: tuple(row[name] for name in names)
+def _taken(rows: list[dict[Any, Any]]) -> dict[str, Sequence[Any]]:
+    """Values of each of ``FIELDS``; at one go where all entries have the keys of the first."""
+    names = list(rows[0])
+    if 1 < len(names) <= _KEYS_MAX and set(map(len, rows)) == {len(names)}:
+        with contextlib.suppress(KeyError):
+            values = dict(zip(names, zip(*map(itemgetter(*names), rows), strict=True), strict=True))
+            absent = (None,) * len(rows)
+            return {name: values.get(name, absent) for name in FIELDS}
+    return {name: [row.get(name) for row in rows] for name in FIELDS}
 
 
 def from_columns(taken: Mapping[str, Sequence[Any]]) -> RawEntries:
@@ -128,34 +127,38 @@ def from_columns(taken: Mapping[str, Sequence[Any]]) -> RawEntries:
             "q", [at if number == NULL else number for at, number in enumerate(columns["record_id"])]
         )
     columns |= {name: _numbers(taken[key], 1) for name, key in TIMES.items()}
-    group, groups = _numbered(_group_keys(taken), list(zip(*map(taken.__getitem__, GROUP), strict=True)))
-    signatures = list(zip(*map(taken.__getitem__, SIGNATURE), strict=True))
-    signature, signatures = _numbered(_signature_keys(taken, signatures), signatures)
+    rows = list(zip(*map(taken.__getitem__, CALL), strict=True))
+    call, calls = _numbered(_call_keys(rows), rows)
     stack, stacks = _stacks(taken["frames"])
     entries = Entries(
         **columns,
-        group=group,
-        signature=signature,
+        group=call,
+        signature=call,
         stack=stack,
         state=array("b", _states(taken["state"])),
         retired=array("b", [value is True for value in taken["retired"]]),
         duration_ns=array("q", map(_duration_ns, taken["duration_ms"]))
-        if any(taken["duration_ms"])
+        if taken["duration_ms"].count(None) < size
         else array("q", [NULL]) * size,
     )
-    return RawEntries(entries, groups, signatures, stacks)
+    width = len(GROUP)
+    return RawEntries(entries, [row[:width] for row in calls], [row[width:] for row in calls], stacks)
 
 
 def _numbers(values: Sequence[Any], least: int) -> array[int]:
-    """The values as a column; ``NULL`` for what is no number from ``least`` up."""
+    """The values as a column; ``NULL`` for what is no number from ``least`` (0 or 1) up."""
+    if least and not any(values):
+        return array("q", [NULL]) * len(values)
+    known: Sequence[Any] = [value or NULL for value in values] if least else values
     try:
-        column = array("q", values)
+        column = array("q", known)
     except (TypeError, OverflowError):
         try:
-            column = array("q", [NULL if value is None else value for value in values])
+            column = array("q", [NULL if value is None else value for value in known])
         except (TypeError, OverflowError):
-            column = array("q", [NULL if (n := integer(value)) is None else n for value in values])
-    if min(column) < least:
+            numbers = map(integer, known)
+            column = array("q", [NULL if n is None or n < least else n for n in numbers])
+    if min(column) < NULL:
         column = array("q", [value if value >= least else NULL for value in column])
     return column
 
@@ -178,45 +181,24 @@ def _numbered(keys: Sequence[Hashable], values: Sequence[Any]) -> tuple[array[in
     return array("i", places), list(dict(zip(places, values, strict=True)).values())
 
 
-def _group_keys(taken: Mapping[str, Sequence[Any]]) -> Sequence[Hashable]:
-    """By value where ids are numbers and names pairs of texts, else by identity."""
-    ids, pairs = taken["pg_id"], taken["process_group"]
-    if set(map(type, ids)) <= {int} and _texts(pairs) and set(map(len, pairs)) == {2}:
-        return list(zip(ids, map(tuple, pairs), strict=True))
-    return [(id(number), id(pair)) for number, pair in zip(ids, pairs, strict=True)]
+def _call_keys(rows: list[tuple[Any, ...]]) -> Sequence[Hashable]:
+    """Keys that differ where the values do: the values as bytes, in which what a value holds twice stands
+    once. By identity where the bytes are many: a pickle may point all entries at one long list.
+    """
+    keys, room = [], _CALLS_MAX_BYTES
+    with contextlib.suppress(ValueError):  # nested deeper than any call
+        for key in map(marshal.dumps, rows):
+            keys.append(key)
+            room -= len(key)
+            if room < 0:
+                break
+        else:
+            return keys
+    return _identities(rows)
 
 
-def _signature_keys(taken: Mapping[str, Sequence[Any]], rows: list[Any]) -> Sequence[Hashable]:
-    """By value, as bytes that differ where the values do; by identity where that could be long."""
-    names, flags, inputs, outputs, input_types, output_types = map(taken.__getitem__, SIGNATURE)
-    plain = set(map(type, names)) <= {str} and set(map(type, flags)) <= {bool, type(None)}
-    if plain and all(map(_texts, (input_types, output_types))) and all(map(_shapes, (inputs, outputs))):
-        with contextlib.suppress(OverflowError, UnicodeEncodeError):  # 65 bits; half a surrogate pair
-            if max(map(len, names)) <= _SHORT:
-                return list(map(_bytes_of, rows))
+def _identities(rows: list[Any]) -> Sequence[Hashable]:
     return [tuple(map(id, row)) for row in rows]
-
-
-def _sequences(values: Sequence[Any]) -> bool:
-    return set(map(type, values)) <= {list, tuple}
-
-
-def _texts(values: Sequence[Any]) -> bool:
-    """Each value is a short sequence of texts."""
-    if not _sequences(values) or max(map(len, values)) > _SHORT:
-        return False
-    texts = list(chain.from_iterable(values))
-    return set(map(type, texts)) <= {str} and max(map(len, texts), default=0) <= _SHORT
-
-
-def _shapes(values: Sequence[Any]) -> bool:
-    """Each value is a sequence of sequences of numbers, and none is long."""
-    if not _sequences(values) or (longest := max(map(len, values))) > _SHORT:
-        return False
-    shapes = list(chain.from_iterable(values))
-    if not _sequences(shapes) or longest * max(map(len, shapes), default=0) > _SHORT:
-        return False
-    return set(map(type, chain.from_iterable(shapes))) <= {int}
 
 
 def _stacks(values: Sequence[Any]) -> tuple[array[int], list[Any]]:
@@ -230,25 +212,11 @@ def _stacks(values: Sequence[Any]) -> tuple[array[int], list[Any]]:
         return _numbered(lists, values)
     kept = [value[: limits.FRAMES_PER_STACK_MAX] if value else () for value in values]
     some = list(chain.from_iterable(kept[:_SAMPLE]))
-    keys = _stack_keys(kept) if 2 * len(set(map(id, some))) > len(some) else None
-    return _numbered([tuple(map(id, frames)) for frames in kept] if keys is None else keys, kept)
+    if 2 * len(set(map(id, some))) > len(some):
+        with contextlib.suppress(KeyError, TypeError):  # a frame that lacks something or holds a list
+            return _numbered([tuple(map(_frame, frames)) for frames in kept], kept)
+    return _numbered(_identities(kept), kept)
 
 
 _SAMPLE: Final = 64
 _frame: Final = itemgetter("name", "filename", "line")
-_FRAME_VALUES: Final = 3
-
-
-def _stack_keys(stacks: Sequence[Any]) -> Sequence[Hashable] | None:
-    """Keys by the content of the frames; None where a frame is unusual."""
-    frames = list(chain.from_iterable(stacks))
-    if set(map(type, frames)) != {dict}:
-        return None
-    try:
-        told = list(chain.from_iterable(map(_frame, frames)))
-    except KeyError:
-        return None
-    if not set(map(type, told)) <= {str, int}:
-        return None
-    values = iter(told)
-    return [tuple(islice(values, _FRAME_VALUES * len(stack))) for stack in stacks]

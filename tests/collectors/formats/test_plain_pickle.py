@@ -39,9 +39,39 @@ class Built:
         self.secret = 1
 
 
+def listed(value: Any) -> Any:
+    """The value with lists for its tuples."""
+    if isinstance(value, dict):
+        return {key: listed(item) for key, item in value.items()}
+    return [listed(item) for item in value] if isinstance(value, (list, tuple)) and value != () else value
+
+
 @given(PLAIN, st.sampled_from([2, 3, 4, 5]))
 def test_gives_back_plain_data_of_every_binary_protocol(data: Any, protocol: int) -> None:
-    assert plain_pickle.loads(pickle.dumps(data, protocol=protocol)) == data
+    assert plain_pickle.loads(pickle.dumps(data, protocol=protocol)) == listed(data)
+
+
+PUSH = b"X\x01\x00\x00\x00a"
+BOMBS = {
+    "a_million_deep": b"\x80\x02}N" + b"\x85" * 1_000_000 + b"Ns.",
+    "a_million_deep_by_mark": b"\x80\x02}" + b"(" * 1_000_000 + b"t" * 1_000_000 + b"Ns.",
+    "each_holds_the_last_twice": b"\x80\x02}" + PUSH + b"q\x00" + b"h\x00h\x00\x86q\x00" * 60 + b"Ns.",
+    "a_pair_fetched_back": b"\x80\x02}" + PUSH + b"q\x00" + b"h\x00h\x00\x86h\x000q\x00" * 60 + b"Ns.",
+    "pairs_in_threes": b"\x80\x02}" + PUSH + b"q\x00" + b"h\x00h\x00\x86h\x00\x86q\x00" * 60 + b"Ns.",
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_tuples_within_tuples_are_no_key(name: str) -> None:
+    """Hashing them would end the process, or never end."""
+    with pytest.raises(TraceError):
+        plain_pickle.loads(BOMBS[name])
+
+
+def test_the_recorders_own_pair_is_read_in_place_and_others_become_lists() -> None:
+    key, name = b"X\x01\x00\x00\x00kq\x00", b"X\x01\x00\x00\x00nq\x01"
+    data = b"\x80\x02](}(" + key + name + b"u}(h\x00h\x01h\x01\x86u}(h\x00h\x01h\x01\x86q\x02ue."
+    assert plain_pickle.loads(data) == [{"k": "n"}, {"k": ("n", "n")}, {"k": ["n", "n"]}]
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
