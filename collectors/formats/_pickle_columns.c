@@ -189,6 +189,34 @@ static PyObject *read_pickle(PyObject *module, PyObject *args)
     return answer;
 }
 
+#define BOUNDS(type)                                             \
+    do {                                                         \
+        const type *items = view.buf;                            \
+        type low = items[0], high = items[0];                    \
+        for (Py_ssize_t i = 1; i < view.len / view.itemsize; i++) { \
+            low = items[i] < low ? items[i] : low;               \
+            high = items[i] > high ? items[i] : high;            \
+        }                                                        \
+        least = low, most = high;                                \
+    } while (0)
+
+static PyObject *bounds(PyObject *Py_UNUSED(module), PyObject *column)
+{
+    Py_buffer view;
+    long long least = 0, most = 0;
+    if (PyObject_GetBuffer(column, &view, PyBUF_FORMAT | PyBUF_ND) < 0) return NULL;
+    char kind = view.format && !view.format[1] ? view.format[0] : 0;
+    int known = 1;
+    if (view.len < 1) PyErr_SetString(PyExc_ValueError, "an empty column has no bounds");
+    else if (kind == 'b' && view.itemsize == 1) BOUNDS(int8_t);
+    else if (kind == 'i' && view.itemsize == 4) BOUNDS(int32_t);
+    else if (kind == 'q' && view.itemsize == 8) BOUNDS(int64_t);
+    else known = 0;
+    PyBuffer_Release(&view);
+    if (!known) PyErr_SetString(PyExc_TypeError, "a column of another type");
+    return PyErr_Occurred() ? NULL : Py_BuildValue("(LL)", least, most);
+}
+
 static void free_state(void *module)
 {
     State *state = PyModule_GetState(module);
@@ -199,6 +227,9 @@ static PyMethodDef methods[] = {
     {"read", read_pickle, METH_VARARGS,
      "read(data, entries_max, /)\n--\n\n"
      "(top of the dump, columns, groups, signatures, stacks), or None where the pickle is unusual."},
+    {"bounds", bounds, METH_O,
+     "bounds(column, /)\n--\n\n"
+     "(least, greatest) of an array of type b, i or q that holds something."},
     {NULL, NULL, 0, NULL},
 };
 

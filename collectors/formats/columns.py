@@ -9,10 +9,12 @@ FlightRecorderDetail.hpp.
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 import zstandard
@@ -141,8 +143,8 @@ class _Packed(msgspec.Struct, frozen=True, array_like=True):
     version: str
     backend: str
     groups: tuple[_PackedGroup, ...]
-    signatures: tuple[Signature, ...]
-    stacks: tuple[tuple[str, ...], ...]
+    signatures: msgspec.Raw
+    stacks: msgspec.Raw
     columns: tuple[bytes, ...]
     source: str
     taken_ns: int | None
@@ -156,8 +158,8 @@ def pack(trace: TraceColumns) -> bytes:
         trace.version,
         trace.backend,
         tuple(map(_packed_group, trace.groups)),
-        trace.signatures,
-        trace.stacks,
+        msgspec.Raw(msgspec.msgpack.encode(trace.signatures)),
+        msgspec.Raw(msgspec.msgpack.encode(trace.stacks)),
         columns,
         trace.source,
         trace.taken_ns,
@@ -175,6 +177,7 @@ def unpack(data: bytes) -> TraceColumns:
             data, max_output_size=limits.PART_MAX_DECOMPRESSED_BYTES
         )
         packed = msgspec.msgpack.decode(raw, type=_Packed)
+        signatures, stacks = _signatures_in(bytes(packed.signatures)), _stacks_in(bytes(packed.stacks))
     except (zstandard.ZstdError, msgspec.MsgspecError, RecursionError) as error:
         raise TraceError(f"not a packed trace: {error}") from error
     if len(packed.columns) != len(COLUMNS):
@@ -187,14 +190,34 @@ def unpack(data: bytes) -> TraceColumns:
         packed.version,
         packed.backend,
         tuple(map(_group, packed.groups)),
-        packed.signatures,
-        packed.stacks,
+        signatures,
+        stacks,
         entries,
         packed.source,
         packed.taken_ns,
     )
     check(trace)
     return trace
+
+
+_TABLE_KEPT_MAX_BYTES: Final = 32 * 1024
+_Table = TypeVar("_Table")
+
+
+def _kept(decode: Callable[[bytes], _Table]) -> Callable[[bytes], _Table]:
+    """Equal tables of a job's ranks are decoded once and are one object, unless they are large."""
+    cached = functools.lru_cache(maxsize=256)(decode)
+    return lambda data: (decode if len(data) > _TABLE_KEPT_MAX_BYTES else cached)(data)
+
+
+@_kept
+def _signatures_in(data: bytes) -> tuple[Signature, ...]:
+    return msgspec.msgpack.decode(data, type=tuple[Signature, ...])
+
+
+@_kept
+def _stacks_in(data: bytes) -> tuple[tuple[str, ...], ...]:
+    return msgspec.msgpack.decode(data, type=tuple[tuple[str, ...], ...])
 
 
 def _packed_group(group: TraceGroup) -> _PackedGroup:
@@ -285,28 +308,53 @@ def check(trace: TraceColumns) -> None:
         raise TraceError(f"{count} entries, the limit is {limits.ENTRIES_PER_TRACE_MAX}")
     if not count:
         return
-    _inside("group", entries.group, 0, len(trace.groups))
-    _inside("signature", entries.signature, 0, len(trace.signatures))
-    _inside("stack", entries.stack, NULL, len(trace.stacks))
-    for name, words in (("state", bytes(range(len(STATES)))), ("retired", bytes(range(2)))):
-        if getattr(entries, name).tobytes().translate(None, words):
+    ends = {"group": len(trace.groups), "signature": len(trace.signatures), "stack": len(trace.stacks)}
+    for name in _INDICES:
+        if not within(getattr(entries, name), NULL if name == "stack" else 0, ends[name]):
+            raise TraceError(f"column {name} points outside its table")
+    for name, end in (("state", len(STATES)), ("retired", 2)):
+        if not within(getattr(entries, name), 0, end):
             raise TraceError(f"column {name} holds a number that stands for nothing")
-    for name in COLUMNS:
-        if TYPE_OF[name] == "q" and _below_null(getattr(entries, name)):
+    for name in _NUMBERS:
+        if not within(getattr(entries, name), NULL, 2**63):
             raise TraceError(f"column {name} holds a number below {NULL}")
 
 
-def _inside(name: str, column: array[int], low: int, end: int) -> None:
+_INDICES: Final = tuple(name for name in COLUMNS if TYPE_OF[name] == "i")
+_NUMBERS: Final = tuple(name for name in COLUMNS if TYPE_OF[name] == "q")
+
+
+def _within() -> Callable[[array[int], int, int], bool]:
+    """``within_plain``, or the same by the compiled reader's module where that is built."""
+    try:
+        bounds = importlib.import_module("collectors.formats._pickle_columns").bounds
+    except (ImportError, AttributeError):  # not built, or built from an earlier version
+        return within_plain
+
+    def compiled(column: array[int], low: int, end: int) -> bool:
+        least, most = bounds(column)
+        return bool(low <= least and most < end)
+
+    return compiled
+
+
+def within_plain(column: array[int], low: int, end: int) -> bool:
+    """Whether every number of a column is from ``low`` (``NULL`` or 0) up and below ``end``; it holds some.
+    In a column of 64 bits all are below.
+    """
     if low == NULL and _all_null(column):
-        return
+        return True
+    if column.typecode == "q":
+        return not _below_null(column)
+    raw = _little(column)
+    if column.typecode == "b":
+        return not raw.translate(None, _BYTES[:end])
     if end <= len(_BYTES):  # such an index is one byte and three of zeros: 4 times faster than numbers
-        raw = _little(column)
         above = raw[1::4] + raw[2::4] + raw[3::4]
         if not above.strip(b"\0") and not raw[::4].translate(None, _BYTES[:end]):
-            return
+            return True
     different = set(column)
-    if min(different) < low or max(different) >= end:
-        raise TraceError(f"column {name} points outside its table")
+    return low <= min(different) and max(different) < end
 
 
 _BYTES: Final = bytes(range(256))
@@ -325,3 +373,6 @@ def _below_null(column: array[int]) -> bool:
     if not signs or _all_null(column):
         return False
     return bool(signs.strip(b"\xff")) or column.count(NULL) != len(signs)
+
+
+within: Final = _within()
