@@ -1,4 +1,4 @@
-"""Simulated telemetry: plausible values, one seed one story, counters that only grow, faults in their place."""
+"""Simulated telemetry: plausible values, one seed one story, counters that only grow, faults in place."""
 
 from __future__ import annotations
 
