@@ -60,6 +60,9 @@ def run(args: argparse.Namespace) -> int:
     if args.world_size is not None and not 1 <= args.world_size <= RANKS_PER_GROUP_MAX:
         print(f"clusterwatch: --world-size must be 1 to {RANKS_PER_GROUP_MAX}", file=sys.stderr)
         return EXIT_USAGE
+    if args.html is not None and args.perfetto is not None and args.html.resolve() == args.perfetto.resolve():
+        print(f"clusterwatch: --html and --perfetto both name {args.html}", file=sys.stderr)
+        return EXIT_USAGE
     try:
         with Bar(sys.stderr) as bar:
             show = bar.show if bar.visible else None

@@ -179,13 +179,17 @@ def _read_zipped(path: str, member: zipfile.ZipInfo, most: int) -> bytes:
     try:
         with _zip_file(path, os.getpid()).open(member) as file:
             return _read_member(file, most)
-    except (*DAMAGE, RuntimeError, NotImplementedError, ValueError) as error:
-        raise UnreadableError(f"is damaged or locked: {error}") from error
+    except RuntimeError as error:
+        raise UnreadableError("is locked by a password") from error
+    except (*DAMAGE, NotImplementedError, ValueError) as error:
+        raise UnreadableError(f"is damaged: {error}") from error
 
 
 def _stream_zipped(path: str, member: zipfile.ZipInfo, most: int) -> Iterator[bytes]:
     try:
         with _zip_file(path, os.getpid()).open(member) as file:
             yield from chunks(cast("Peekable", file), most)
-    except (*DAMAGE, RuntimeError, NotImplementedError, ValueError) as error:
-        raise UnreadableError(f"is damaged or locked: {error}") from error
+    except RuntimeError as error:
+        raise UnreadableError("is locked by a password") from error
+    except (*DAMAGE, NotImplementedError, ValueError) as error:
+        raise UnreadableError(f"is damaged: {error}") from error

@@ -15,14 +15,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from clusterwatch.readers.archive_members import TAR_SUFFIXES, packed_tar, plain_tar, zipped
+from clusterwatch.readers.archive_members import ARCHIVE_SUFFIXES, packed_tar, plain_tar, zipped
 from clusterwatch.readers.blobs import Blob, Stream, UnreadableError, label, unpacked_name
-from clusterwatch.readers.unpacking import read_file, stream_file
+from clusterwatch.readers.unpacking import beginning, read_file, stream_file
 
 __all__ = ["Blob", "Stream", "Survey", "UnreadableError", "files", "label", "members", "survey"]
 
 FILES_MAX: Final = 1_000_000
 DEPTH_MAX: Final = 32
+_TAR_BLOCK_BYTES: Final = 512
+_USTAR_AT: Final = 257
+"""Where a tar header says what it is (POSIX.1-1988)."""
 _NOT_READ: Final = (".tar.xz", ".txz", ".tar.bz2", ".tbz2", ".tar.lz4", ".7z", ".rar", ".xz", ".bz2", ".lz4")
 
 
@@ -42,7 +45,7 @@ def files(path: Path) -> Iterator[Blob | Stream | tuple[str, str]]:
                 return
             yield item
     elif stat.S_ISREG(looked.st_mode):
-        yield from _file(os.path.realpath(top), path.name, looked.st_size)
+        yield from _file(os.path.realpath(top), path.name, looked.st_size, sniff=True)
     else:
         raise OSError(0, "is a pipe, socket or device")
 
@@ -119,20 +122,40 @@ def _folder(folder: str, below: str, depth: int) -> Iterator[Blob | Stream | tup
             yield label(name), f"cannot be looked at: {error.strerror}"
 
 
-def _file(path: str, name: str, size: int) -> Iterator[Blob | Stream | tuple[str, str]]:
+def _file(
+    path: str, name: str, size: int, *, sniff: bool = False
+) -> Iterator[Blob | Stream | tuple[str, str]]:
     lower = name.lower()
-    if lower.endswith(_NOT_READ):
+    kind = next((suffix for suffix in (*_NOT_READ, *ARCHIVE_SUFFIXES) if lower.endswith(suffix)), "")
+    if kind in _NOT_READ:
         yield label(name), "packed in a way that is not read: tar, zip, gz and zst are"
-    elif lower.endswith(".zip"):
+        return
+    if kind == ".tar" or not kind and (sniff or _bare_packed(lower)):
+        kind = _inside(path) or kind
+    if kind == ".zip":
         yield from zipped(path, label(name))
-    elif lower.endswith(".tar"):
+    elif kind == ".tar":
         yield from plain_tar(path, label(name))
-    elif lower.endswith(TAR_SUFFIXES):
+    elif kind:
         yield Stream(label(name), lambda: packed_tar(path, label(name)), size)
     else:
-        yield Blob(
-            unpacked_name(label(name)),
-            functools.partial(read_file, path),
-            size,
-            functools.partial(stream_file, path),
-        )
+        read, stream = functools.partial(read_file, path), functools.partial(stream_file, path)
+        yield Blob(unpacked_name(label(name)), read, size, stream)
+
+
+def _bare_packed(lower: str) -> bool:
+    """``dumps.zst``: packed, and no number in its name could be a rank."""
+    return lower.endswith((".gz", ".zst")) and not any(map(str.isdigit, lower.rpartition("/")[2]))
+
+
+def _inside(path: str) -> str:
+    """What an archive is by its first bytes, whatever its name; empty for other files."""
+    try:
+        first, packed = beginning(path, _TAR_BLOCK_BYTES)
+    except UnreadableError:
+        return ""
+    if first.startswith(b"PK\x03\x04"):
+        return ".zip"
+    if first[_USTAR_AT:].startswith(b"ustar"):
+        return ".tar.gz" if packed else ".tar"
+    return ""

@@ -16,6 +16,7 @@ from clusterwatch.analysis.tables import Window
 from clusterwatch.analysis.window import reduce
 from clusterwatch.readers.archives import Blob, UnreadableError, label
 from clusterwatch.readers.names import Named
+from clusterwatch.readers.texts import as_utf8
 from collectors.formats.columns import NULL, UNKNOWN_RANK, TraceColumns
 from collectors.formats.flight_recorder import DUMP_MAX_BYTES, decode
 from collectors.formats.trace import TraceError
@@ -91,7 +92,7 @@ def load(blob: Blob, named: Named, *, marked: bool) -> Dump | Unusable | None:
 
 def decoded(blob: Blob, rank: int) -> TraceColumns:
     """The whole ring in a file. Raises ``TraceError``, ``UnreadableError``."""
-    return decode(blob.read(DUMP_MAX_BYTES), rank, blob.name)
+    return decode(as_utf8(blob.read(DUMP_MAX_BYTES)), rank, blob.name)
 
 
 def _decoded(data: bytes, blob: Blob) -> TraceColumns:
@@ -99,13 +100,13 @@ def _decoded(data: bytes, blob: Blob) -> TraceColumns:
     ended.
     """
     try:
-        return decode(data, UNKNOWN_RANK, blob.name)
+        return decode(as_utf8(data), UNKNOWN_RANK, blob.name)
     except TraceError:
         again = blob.read(DUMP_MAX_BYTES)
         if len(again) <= len(data):
             raise
         try:
-            return decode(again, UNKNOWN_RANK, blob.name)
+            return decode(as_utf8(again), UNKNOWN_RANK, blob.name)
         except TraceError as error:
             raise TraceError(f"{error}; it was being written while it was read") from error
 

@@ -66,6 +66,8 @@ class _Listing:
     problems: list[InputProblem] = field(default_factory=list)
     others: int = 0
     """files that are no dump by name"""
+    rankless: int = 0
+    """of these, files that are called as dumps are and have no number that could be a rank"""
 
 
 def read(
@@ -181,6 +183,7 @@ def _listed(found: Survey) -> _Listing:
     listing.tasks += [blob for name, blob in blobs.items() if name in listing.named]
     listing.tasks += [stream for stream, inside in found.streams if any(n in listing.named for n in inside)]
     listing.others = len(every) - len(listing.named)
+    listing.rankless = sum(name not in listing.named and names.is_dump_like(name) for name in every)
     return listing
 
 
@@ -219,6 +222,11 @@ def _title(path: Path) -> str:
 
 def _nothing(listing: _Listing) -> str:
     count = listing.others + len(listing.named) + len(listing.problems)
+    if listing.rankless:
+        return (
+            f"no dump among {count} files; {listing.rankless} may be some, but nothing in their names tells "
+            "a rank: name them after it, as in trace_rank_3"
+        )
     return f"no dump among {count} files" if count else "the folder is empty"
 
 

@@ -19,6 +19,7 @@ from clusterwatch.readers.archives import Blob, Survey, UnreadableError, survey
 from clusterwatch.readers.names import PARTS
 from clusterwatch.readers.progress import Show
 from clusterwatch.readers.tasks import Task
+from clusterwatch.readers.texts import chunks_as_utf8
 from collectors.formats import elastic_error
 from collectors.formats.job_log import JobLog, LogParser, Origin
 from collectors.formats.job_log_prefix import Label
@@ -127,7 +128,7 @@ def _read(blob: Blob) -> Iterator[JobLog | InputProblem]:
     parser = LogParser(blob.name, origin(blob.name))
     first = True
     try:
-        for chunk in blob.stream(LOG_MAX_BYTES):
+        for chunk in chunks_as_utf8(blob.stream(LOG_MAX_BYTES)):
             if first and _is_binary(chunk[:_SNIFF_BYTES]):
                 return
             first = False
@@ -149,6 +150,6 @@ def _read_error(blob: Blob) -> Iterator[JobLog | InputProblem]:
 
 
 def _is_binary(head: bytes) -> bool:
-    """Pickles, ELF, images: many bytes that no terminal shows. UTF-16 as well, which no launcher writes."""
+    """Pickles, ELF, images: many bytes that no terminal shows."""
     odd = sum(byte < 9 or 13 < byte < 27 for byte in head)
     return head[:1] == b"\x80" or odd * 50 > len(head) + 49

@@ -59,8 +59,9 @@ class Named:
 
 
 def is_dump_like(name: str) -> bool:
-    """Whether the last part of the name holds a word that dumps have."""
-    return bool(_DUMP_WORDS.search(_base(name)))
+    """Whether the last part of the name holds a word that dumps have, and is no other kind of file."""
+    base = _base(name)
+    return bool(_DUMP_WORDS.search(base)) and not _OTHER_FILES.search(base) and not base.startswith(".")
 
 
 def assign(names: Iterable[str], decide: Decide | None = None) -> list[Named]:

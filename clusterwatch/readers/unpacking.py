@@ -86,6 +86,18 @@ def read_file(path: str, most: int) -> bytes:
     return unpack(data, most)
 
 
+def beginning(path: str, count: int) -> tuple[bytes, bool]:
+    """The first ``count`` bytes of a file's content, and whether it is packed. Raises ``UnreadableError``."""
+    with os.fdopen(open_regular(path), "rb") as file:
+        head = file.peek(4)[:4]
+        packed = head.startswith((GZIP_MAGIC, ZSTD_MAGIC))
+        try:
+            source = unpacking(file, zstd=head == ZSTD_MAGIC) if packed else file
+            return source.read(count), packed
+        except DAMAGE as error:
+            raise UnreadableError(f"is damaged: {error}") from error
+
+
 def stream_file(path: str, most: int) -> Iterator[bytes]:
     """The file in chunks, decompressed on the way."""
     with os.fdopen(open_regular(path), "rb") as file:
