@@ -10,6 +10,7 @@ import io
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -81,11 +82,18 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(diagnosis.to_dict(), ensure_ascii=False))
         if args.html is None and args.perfetto is None:
             return code
-    ranked = () if observation.unranked else observation.windows
-    view = overview(ranked, diagnosis)
+    view = _view(observation, diagnosis)
     if not args.json:
         print("\n".join(text.report(diagnosis, view, text.style_of(sys.stdout), args.stacks)))
     return _write_files(args, observation, diagnosis, view) or code
+
+
+def _view(observation: Observation, diagnosis: Diagnosis) -> Overview:
+    """The groups and calls of the job; of dumps without ranks only how new they are."""
+    if not observation.unranked:
+        return overview(observation.windows, diagnosis)
+    newest = max((w.newest_ns for w in observation.windows if w.newest_ns is not None), default=None)
+    return replace(overview((), diagnosis), newest_ns=newest)
 
 
 def _write_files(
