@@ -14,6 +14,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,6 +25,7 @@ from collectors.wire.metrics import GPU_METRICS, HOST_METRICS
 _FINAL_BINARY: Final = 0x82
 _MASKED_16, _MASKED_64 = 0x80 | 126, 0x80 | 127
 _SHORT_MAX: Final = 125
+_encoder = msgspec.msgpack.Encoder()
 _AGENT: Final = records.AgentCost(sources={"simulator": "ok"})
 
 
@@ -71,7 +73,9 @@ class FrameTemplate:
         self._mask_at = first - 4
         itemsize = -(-length // 8) * 8
         self._row = np.frombuffer(row.ljust(itemsize, b"\0"), np.uint8)
-        self._type = _row_type(kind, {name: row.index(mark) for name, mark in marks.items()}, itemsize)
+        self._type = _row_type(
+            kind, {name: _place(row, name, mark) for name, mark in marks.items()}, itemsize
+        )
 
     def frames(
         self, t_ns: NDArray[np.int64], values: NDArray[np.float32], progress: Columns | None
@@ -155,9 +159,16 @@ def _sizes(kind: FrameKind) -> dict[str, int]:
 
 
 def _mark(name: str, size: int) -> bytes:
-    """Bytes that stand nowhere else in a message, and a positive number: MessagePack has forms by size."""
+    """Bytes by which a column is found; a positive number where it is one: MessagePack has forms by size."""
     found = random.Random(name).randbytes(size)  # noqa: S311  no secret, only not to be met by chance
     return b"\x17" + found[1:]
+
+
+def _place(row: bytes, name: str, mark: bytes) -> int:
+    """Where a column's bytes begin: behind its name and the head of its value."""
+    value = int.from_bytes(mark, "big") if name == "t_ns" else mark
+    field = _encoder.encode(name) + _encoder.encode(value)
+    return row.index(field) + len(field) - len(mark)
 
 
 def _row_type(kind: FrameKind, offsets: dict[str, int], itemsize: int) -> np.dtype[np.void]:

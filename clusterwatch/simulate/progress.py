@@ -24,6 +24,8 @@ from clusterwatch.simulate.traces_program import Program, StepShape
 SHAPE: Final = StepShape()
 """What a step of every simulated job calls."""
 _LAG_MAX_S: Final = 0.02
+_BEFORE_STOP_S: Final = 0.001
+"""Whoever got furthest did so just before the world stopped."""
 _HEARD_AGO_NS: Final = 250_000_000
 _S: Final = 1_000_000_000
 
@@ -87,6 +89,8 @@ class WorldProgress:
         moment = self.timeline.moment(t_ns)
         done, issued = self._reach(ranks, moment)
         since_s = self.timeline.start_of_step(moment.step + done / self._calls[ranks]) + self._lag_s[ranks]
+        if self.timeline.pieces[moment.piece].rate == 0.0:
+            since_s = np.minimum(since_s, self.timeline.job_s(t_ns) - _BEFORE_STOP_S)
         moved_ns = np.minimum(self._walls(since_s, moment, t_ns), t_ns)
         if moment.phase != TRAIN:
             moved_ns[:] = moment.phase_since_ns
@@ -112,7 +116,9 @@ class WorldProgress:
         done = (part * self._calls[ranks]).astype(np.int64)
         stall = self.stall_at(moment)
         if stall is not None:
-            done = np.minimum(done, stall.trace.reached.completed[ranks])
+            reached = stall.trace.reached.completed[ranks]
+            stands = self.timeline.pieces[moment.piece].rate == 0.0
+            done = reached.copy() if stands else np.minimum(done, reached)
         issued = self._ahead[self._stage[ranks], done]
         if stall is not None:
             issued = np.minimum(issued, stall.trace.reached.issued[ranks])

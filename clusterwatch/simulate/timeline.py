@@ -156,7 +156,7 @@ class Timeline:
                 continue
             begin = piece.at_s + (from_ns - piece.start_ns) / _S * piece.rate
             end = piece.at_s + (until_ns - piece.start_ns) / _S * piece.rate
-            steps = np.arange(self._at(begin)[0], self._at(end)[0] + 2, dtype=np.float64)
+            steps = np.arange(max(0, self._at(begin)[0] - 1), self._at(end)[0] + 2, dtype=np.float64)
             over_s = self.start_of_step(steps) + self.step_s
             kept = (over_s >= begin) & (over_s < end)
             numbers.append(steps[kept].astype(np.int64) + 1)
