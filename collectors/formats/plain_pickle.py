@@ -31,18 +31,38 @@ the next key or the end of the dict. This tuple may stay one: without POP nothin
 the stack, so no memo number ever names it, and what it holds is no tuple but ``()``.
 """
 
+_KEY: Final = rb"h."
+_TEXT: Final = rb"h."
+_NUMBER: Final = rb"(?:K.|M..|J....)"
+_TIME: Final = rb"(?:\x8a\x08........|N)"
+_FLAG: Final = rb"[\x88\x89]"
+_HEAD: Final = (
+    (_KEY + _NUMBER) * 2  # record_id, pg_id
+    + _KEY + _PAIR + (_KEY + _TEXT) * 2  # process_group; the thread's name and id
+    + (_KEY + _NUMBER) * 3 + _KEY + _TEXT + _KEY + _TIME + _KEY  # three sequences, name, time created
+)  # fmt: skip
+_TAIL: Final = _KEY + _TEXT + (_KEY + _TIME) * 2 + _KEY + _FLAG + _KEY + _NUMBER + _KEY + _FLAG + rb"u"
 _FRAME: Final = rb"\}\(h.(?:h.|j....)h.(?:h.|j....)h.(?:K.|M..)u" + _PUT
-"""A stack frame as the recorder writes it. Harmless one by one too; most of a file, so taken at one go."""
+"""An entry up to and from its sizes, and a stack frame, as PyTorch 2.13 writes them. All in them is harmless
+one by one too; they are most of a file, so each is taken at one go.
+"""
 
-_RUN: Final = re.compile(
-    rb"(?:" + _PAIR + rb"|[hKq\x80]."  # one byte: BINGET, BININT1, BINPUT, PROTO
-    rb"|" + _FRAME + rb"|[})\](Naesu\x88\x89\x94]++"  # none: containers, MARK, NONE, bools, appends, MEMOIZE
-    rb"|" + _PUT + rb"|M.."  # BININT2
-    rb"|[Jj]...."  # BININT, LONG_BINGET
-    rb"|[G\x95]........"  # BINFLOAT, FRAME
-    rb"|" + _LONG1 + rb")++",
-    re.DOTALL,
+_HARMLESS: Final = (
+    _HEAD,
+    _TAIL,
+    _PAIR,
+    rb"[hKq\x80].",  # one byte follows: BINGET, BININT1, BINPUT, PROTO
+    _FRAME,
+    rb"[})\](Naesu\x88\x89\x94]++",  # none: containers, MARK, NONE, bools, appends, MEMOIZE
+    _PUT,
+    rb"M..",  # BININT2
+    rb"[Jj]....",  # BININT, LONG_BINGET
+    rb"[G\x95]........",  # BINFLOAT, FRAME
+    _LONG1,
 )
+"""The first that fits is taken, so what is longer stands first."""
+
+_RUN: Final = re.compile(rb"(?:" + rb"|".join(_HARMLESS) + rb")++", re.DOTALL)
 """A run of harmless opcodes; strings are stepped over in Python, since a pattern cannot count."""
 
 _TUPLES: Final = frozenset((b"t", b"\x85", b"\x86", b"\x87"))

@@ -37,12 +37,14 @@ def told(trace: TraceColumns, frames: bool = True) -> dict[str, Any]:
             "rows": rows, "groups": {(g.name, g.desc, g.ranks) for g in trace.groups}}  # fmt: skip
 
 
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("repeat_frames", [False, True])
 @pytest.mark.parametrize("name", JOBS)
-def test_a_decoded_pickle_is_the_trace(name: str, repeat_frames: bool) -> None:
+def test_a_decoded_pickle_is_the_trace(name: str, repeat_frames: bool, compiled: bool) -> None:
     writer = PickleWriter(repeat_frames)
     for trace in JOBS[name].traces():
-        assert told(decode(writer.pickle(trace), trace.rank, trace.source)) == told(trace)
+        found = decode(writer.pickle(trace), trace.rank, trace.source, compiled=compiled)
+        assert told(found) == told(trace)
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -63,7 +65,7 @@ def test_a_pickle_holds_plain_things_only_and_reads_as_the_json_does(repeat_fram
         assert dump["pg_config"] == flavour["pg_config"]
         for entry, row in zip(dump["entries"], flavour["entries"], strict=True):
             assert len(entry.pop("frames")) == 20
-            known = {key: 0 if value is None else value for key, value in entry.items()}
+            known: dict[str, Any] = {key: 0 if value is None else value for key, value in entry.items()}
             assert {**known, "process_group": list(known["process_group"])} == row
 
 

@@ -59,6 +59,37 @@ def test_sound_dumps_are_taken_by_the_compiled_reader(protocol: int, shared: boo
     assert answer(data, True) == answer(data, False)
 
 
+CHANGES: dict[str, Any] = {
+    "a field that one entry lacks": lambda row: row.pop("op_id"),
+    "a field that one entry has": lambda row: row.update(duration_ms=0.0),
+    "a field of another name": lambda row: row.update(other=row.pop("timeout_ms")),
+    "an old sequence": lambda row: row.update(seq_id=row.pop("collective_seq_id")),
+    "no frames": lambda row: row.update(frames=None),
+    "a frame without a line": lambda row: row.update(frames=[{"name": "f", "filename": "a.py"}]),
+    "a frame with a list": lambda row: row.update(frames=[{"name": ["f"], "filename": "a.py", "line": 1}]),
+    "a time as text": lambda row: row.update(time_created_ns="0"),
+    "a flag for a time": lambda row: row.update(time_discovered_started_ns=True),
+    "a number below none": lambda row: row.update(op_id=-7, time_created_ns=-7),
+    "a number of 64 bits": lambda row: row.update(op_id=2**63),
+    "sizes of 65 bits": lambda row: row.update(input_sizes=[[2**64]]),
+    "sizes as text": lambda row: row.update(input_sizes=[["4"]]),
+    "a group without a name": lambda row: row.update(process_group=None),
+    "half a surrogate pair": lambda row: row.update(profiling_name="nccl:\ud800"),
+    "a state that is a list": lambda row: row.update(state=["completed"]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("every", [True, False])
+def test_odd_entries_among_usual_ones_get_one_answer(change: str, shared: bool, every: bool) -> None:
+    made = dump(shared)
+    for row in made["entries"] if every else made["entries"][2:3]:
+        CHANGES[change](row)
+    data = pickle.dumps(made, 2)
+    assert answer(data, True) == answer(data, False)
+
+
 @given(st.integers(0, 2**32), st.sampled_from([2, 4]))
 def test_broken_dumps_get_one_answer(seed: int, protocol: int) -> None:
     source, data = random.Random(seed), bytearray(pickle.dumps(dump(), protocol))
