@@ -21,7 +21,9 @@ _BEFORE: Final = 16
 
 
 class Agreement:
-    """``S`` slots, two bands per group, each for one call of it."""
+    """``S`` slots, two bands per group, each for one call of it: by place in the bands, then by group: so
+    short rings touch the first few places only.
+    """
 
     def __init__(self, world: World) -> None:
         rows = world.rows
@@ -45,8 +47,6 @@ class Agreement:
         slots = count * 2 * BAND
         self.digest = np.zeros(slots, np.int64)
         self.digest[slot] = digest
-        self.example = np.zeros(slots, np.int64)
-        self.example[slot] = inside
         self.differs = np.zeros(slots, np.bool_)
         self.differs[slot[self.digest[slot] != digest]] = True
         self.count = np.bincount(slot, minlength=slots)
@@ -60,7 +60,7 @@ class Agreement:
         newest = (down >= 0) & (down < BAND)
         around = (up >= 0) & (up < BAND)
         slot: Numbers = np.where(newest, down, np.where(around, BAND + up, -1))
-        return np.where(slot < 0, -1, slot + group * (2 * BAND))
+        return np.where(slot < 0, -1, slot * len(self.high) + group)
 
     def groups_that_differ(self) -> list[int]:
         """Numbers of groups with a call in which members passed different things."""
@@ -71,7 +71,7 @@ class Agreement:
         return self._groups(self.unbalanced)
 
     def _groups(self, slots: Marks) -> list[int]:
-        marks = slots.reshape(-1, 2 * BAND).any(axis=1)
+        marks = slots.reshape(2 * BAND, -1).any(axis=0)
         found: list[int] = np.flatnonzero(marks).tolist()
         return found
 

@@ -57,8 +57,9 @@ class Placing:
 
     def _undisputed(self, group: ToldGroup) -> bool:
         """The hook knows of no other members under this name."""
-        known = self._candidates(group) if self._known else ()
-        return all(sorted(k.ranks) == sorted(group.ranks) for k in known)
+        return not self._known or all(
+            sorted(known.ranks) == sorted(group.ranks) for known in self._candidates(group)
+        )
 
     def _candidates(self, group: ToldGroup) -> list[KnownGroup]:
         return [k for k in self._known.get(group.name, ()) if k.desc == group.desc or not k.desc]

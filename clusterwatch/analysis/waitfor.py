@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from clusterwatch.analysis.calls import OpenCall
@@ -130,15 +130,17 @@ def _bind_pair(graph: WaitGraph, pair: tuple[Half, Half]) -> None:
             graph.soft[one.rank].append(other.rank)
 
 
-def _reached(start: Iterable[int], targets: Callable[[int], Iterable[int]]) -> set[int]:
-    """Every node that a walk from ``start`` comes to, ``start`` included."""
+def _reached(start: Iterable[int], *ways: Mapping[int, Iterable[int]]) -> set[int]:
+    """Every node that a walk from ``start`` comes to, ``start`` included. ``ways``: node -> next nodes."""
     seen = set(start)
     stack = list(seen)
     while stack:
-        for target in targets(stack.pop()):
-            if target not in seen:
-                seen.add(target)
-                stack.append(target)
+        node = stack.pop()
+        for way in ways:
+            for target in way.get(node, ()):
+                if target not in seen:
+                    seen.add(target)
+                    stack.append(target)
     return seen
 
 
@@ -150,15 +152,14 @@ def leading_to(graph: WaitGraph, goals: Iterable[int]) -> set[int]:
     for node, targets in graph.soft.items():
         for target in targets:
             reverse[target].append(node)
-    both = graph.reverse
-    reached = _reached(goals, lambda node: [*both.get(node, ()), *reverse.get(node, ())])
+    reached = _reached(goals, graph.reverse, reverse)
     return {node for node in reached if node >= 0}
 
 
 def upstream(graph: WaitGraph, roots: Iterable[int]) -> set[int]:
     """Every rank that waits for one of ``roots``, directly or through others; the roots left out."""
     start = set(roots)
-    reached = _reached(start, lambda node: graph.reverse.get(node, ()))
+    reached = _reached(start, graph.reverse)
     return {node for node in reached if node >= 0} - start
 
 
@@ -176,9 +177,7 @@ def components(graph: WaitGraph) -> list[frozenset[int]]:
     for start in sorted({*edges, *bound}):
         if start in seen:
             continue
-        part = _reached(
-            (start,), lambda node: [*edges.get(node, ()), *reverse.get(node, ()), *near.get(node, ())]
-        )
+        part = _reached((start,), edges, reverse, near)
         seen |= part
         ranks_only = frozenset(node for node in part if node >= 0)
         found += [ranks_only] if ranks_only else []
@@ -192,7 +191,7 @@ def cycles(graph: WaitGraph) -> list[frozenset[int]]:
     are peeled off first, and what is left is small or a real ring.
     """
     open_ended = [n for targets in graph.edges.values() for n in targets if not graph.edges.get(n)]
-    explained = _reached(open_ended, lambda node: graph.reverse.get(node, ()))
+    explained = _reached(open_ended, graph.reverse)
     rest = {node: targets for node, targets in graph.edges.items() if targets and node not in explained}
     closed = [c for c in _strong(rest) if all(target in c for node in c for target in rest[node])]
     ranks = [frozenset(node for node in c if node >= 0) for c in closed]

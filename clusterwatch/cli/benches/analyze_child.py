@@ -1,4 +1,4 @@
-"""The analysing side of ``bench analyze --full`` and ``--columns``, as a process of its own.
+"""The analysing side of ``bench analyze --full`` and ``--columns``, as processes of their own.
 
 In: the job's size as JSON in the first argument; for ``full`` also folders, one a line, on the standard
 input: each holds the files of some ranks and may vanish once it is answered. Out: a JSON line per folder (its
@@ -44,7 +44,7 @@ class Clock:
 
 def main() -> None:
     options = json.loads(sys.argv[1])
-    modes: dict[str, Callable[[dict[str, Any]], None]] = {"full": _full, "columns": _columns}
+    modes: dict[str, Callable[[dict[str, Any]], None]] = {"full": _full, "columns": _columns, "open": _open}
     modes[options["mode"]](options)
 
 
@@ -61,17 +61,17 @@ def _full(options: dict[str, Any]) -> None:
     _judge(windows, options)
 
 
-def _judge(windows: list[Window], options: dict[str, Any], name: str = "diagnose") -> None:
+def _judge(windows: list[Window], options: dict[str, Any]) -> None:
     clock = Clock()
     found = diagnose(Observation(windows=tuple(windows), world_size=options["world"]))
     cost = clock.read()
     worst = found.worst
     told = {"verdict": worst.verdict, "culprit_ranks": list(worst.culprit_ranks), "seq": worst.seq}
-    _tell({"phase": name, "ranks": len(windows), "answer": told, **cost})
+    _tell({"phase": "diagnose", "ranks": len(windows), "answer": told, **cost})
 
 
 def _columns(options: dict[str, Any]) -> None:
-    """Whole rings, then the open windows alone."""
+    """Whole rings, packed."""
     job = job_from(options)
     processes = max(1, min(workers.PROCESSES_MAX, len(os.sched_getaffinity(0))))
     windows: list[Window] = []
@@ -85,8 +85,12 @@ def _columns(options: dict[str, Any]) -> None:
         spent = {key: spent[key] + value for key, value in clock.read().items()}
     _tell({"phase": "reduce", "packed_bytes": size, "processes": processes, **spent})
     _judge(windows, options)
+
+
+def _open(options: dict[str, Any]) -> None:
+    """The open windows alone, as a server holds them that has judged nothing yet."""
     windows = [reduce(trace) for trace in job_from(options, open_only=True).traces()]
-    _judge(windows, options, "open_windows")
+    _judge(windows, options)
 
 
 def _reduced(batch: list[bytes], processes: int) -> list[Window]:
