@@ -24,11 +24,20 @@ from clusterwatch.analysis import (
     roots,
     stacks,
     timing,
+    unnumbered,
     unranked,
     wording,
 )
 from clusterwatch.analysis.groups import World
-from clusterwatch.analysis.model import Coverage, Diagnosis, Finding, Observation, ProcessState, Severity
+from clusterwatch.analysis.model import (
+    Coverage,
+    Diagnosis,
+    Finding,
+    InputProblem,
+    Observation,
+    ProcessState,
+    Severity,
+)
 from clusterwatch.analysis.root import Evidence, Root
 from clusterwatch.analysis.sentence import count, noun, sentence
 from clusterwatch.analysis.verdicts import CATALOGUE
@@ -69,7 +78,9 @@ def _no_collection() -> Iterator[None]:
 
 
 def _diagnose(observation: Observation) -> Diagnosis:
-    observation = replace(observation, traces=(), windows=tuple(groups.reduced(observation)))
+    windows = groups.reduced(observation)
+    problems = tuple(sorted((*observation.problems, *unnumbered.told(windows)), key=_place))
+    observation = replace(observation, traces=(), windows=unnumbered.usable(windows), problems=problems)
     world = groups.build(observation)
     fresh, world, stale = _fresh(replace(observation, windows=tuple(world.windows.values())), world)
     told = log_judge.judge(observation.logs, world.size or None)
@@ -89,10 +100,14 @@ def _diagnose(observation: Observation) -> Diagnosis:
         tuple(findings),
         _coverage(world, stale) if fresh.windows or not observation.logs else log_judge.coverage(told),
         stacks.merge(observation.stacks, named, suspects),
-        tuple(sorted(observation.problems, key=lambda p: (p.source, p.reason))),
+        observation.problems,
         tuple(sorted(stale)),
     )
     return unranked.told(diagnosis, observation.unranked) if observation.unranked else diagnosis
+
+
+def _place(problem: InputProblem) -> tuple[str, str, int]:
+    return problem.source, problem.reason, -1 if problem.rank is None else problem.rank
 
 
 def _fresh(observation: Observation, world: World) -> tuple[Observation, World, frozenset[int]]:
@@ -193,6 +208,7 @@ def _coverage(world: World, stale: frozenset[int]) -> Coverage:
         reported=len(world.windows) + len(stale),
         stale=len(stale),
         truncated=sum(window.truncated for window in world.windows.values()),
+        only_open=sum(window.only_open for window in world.windows.values()),
     )
 
 

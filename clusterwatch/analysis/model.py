@@ -181,12 +181,14 @@ class GroupRef:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Counts of ranks: who should have spoken, who did, whose word is old, whose ring overflowed."""
+    """Counts of ranks: who should have spoken, who did, whose word is old, who lacks older calls."""
 
     expected: int = 0
     reported: int = 0
     stale: int = 0
     truncated: int = 0
+    only_open: int = 0
+    """of ``truncated``, dumps that hold open calls only: their rings need not have overflowed"""
 
 
 @dataclass(frozen=True, slots=True)

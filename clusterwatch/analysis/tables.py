@@ -115,6 +115,15 @@ class Window:
     """MessagePack: the table of ``told_groups``"""
     call_texts: bytes
     """MessagePack: ``CallTexts``"""
+    unnumbered: int = 0
+    """collective calls that the dump gives no usable number"""
+
+    @property
+    def only_open(self) -> bool:
+        """It lacks older calls not because its ring overflowed but since finished ones were left out
+        (onlyActive): no ring holds thousands of calls of which none has ended.
+        """
+        return self.truncated and not self.any_finished
 
     @property
     def groups(self) -> Rows:

@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from clusterwatch.analysis import unnumbered
 from clusterwatch.analysis.shared_tables import (
     MEMBERS,
     call_texts,
@@ -93,7 +94,13 @@ class _Reduction:
             self.finished = (self.state == COMPLETED) | (completed != NULL)
         self.table = signatures_of(trace.signatures)
         self.is_p2p = self.table.is_p2p[self.signature]
-        self.collective = ((self.sequence != NULL) & ~self.is_p2p).nonzero()[0]
+        collective = ~self.is_p2p
+        numbered = (self.sequence != NULL) & collective
+        self.unnumbered = int(collective.sum()) - int(numbered.sum())
+        if self.unnumbered:
+            self.sequence = unnumbered.filled(self.sequence, self.group, collective, trace.truncated)
+            numbered = (self.sequence != NULL) & collective
+        self.collective = numbered.nonzero()[0]
         self.groups = np.repeat(_NO_CALLS, len(trace.groups))
 
     def window(self) -> Window:
@@ -130,6 +137,7 @@ class _Reduction:
             signature_bytes=kept.signature_rows.tobytes(),
             group_texts=msgspec.msgpack.encode(told),
             call_texts=kept.texts(),
+            unnumbered=self.unnumbered,
         )
 
     def _groups(self) -> list[ToldGroup]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from clusterwatch.analysis import Observation, diagnose
 from clusterwatch.analysis.verdicts import CATALOGUE
+from clusterwatch.cli.report import words
+from collectors.formats.flight_recorder import decode
 from tests.cases.jobs import Call, Halt, Job, Sync
 from tests.cases.judged import analyzed, named
 
@@ -67,3 +71,26 @@ def test_every_verdict_of_the_engine_has_its_page_of_four_parts(word: str) -> No
     assert text.startswith("# ")
     for heading in ("## How we know", "## What to do", "## When we would be wrong"):
         assert text.count(heading) == 1
+
+
+class TestOlderCalls:
+    """Why a dump lacks older calls: its ring overflowed, or the finished ones were left out."""
+
+    def coverage(self, **how: Any) -> str:
+        job = Job(4)
+        job.repeat(6, Call(job.default), Sync())
+        job.every(Call(job.default), ranks=range(3))
+        job.run()
+        traces = tuple(decode(data, rank, str(rank)) for rank, data in job.pickles(**how).items())
+        return words.coverage(diagnose(Observation(traces=traces))).replace("\N{NO-BREAK SPACE}", " ")
+
+    def test_a_dump_of_open_calls_is_not_told_as_an_overflow(self) -> None:
+        told = self.coverage(only_active=True)
+        assert "3 dumps hold open calls only" in told and "overflow" not in told
+
+    def test_a_ring_that_overflowed_is(self) -> None:
+        told = self.coverage(keep=4)
+        assert "4 rings overflowed" in told and "open calls only" not in told
+
+    def test_a_whole_ring_is_neither(self) -> None:
+        assert self.coverage() == "4 of 4 ranks reported"

@@ -166,8 +166,12 @@ def coverage(diagnosis: Diagnosis) -> str:
         text = f"{count(cover.reported, 'rank')} reported; the size of the job is not known"
     if cover.stale:
         text += f"; {count(cover.stale, 'dump')} of an earlier time left out"
-    if cover.truncated:
-        text += f"; {count(cover.truncated, 'ring')} overflowed, so older calls are not in the dumps"
+    if cover.only_open:
+        holds = "holds" if cover.only_open == 1 else "hold"
+        text += f"; {count(cover.only_open, 'dump')} {holds} open calls only, so finished ones are not told"
+    if cover.truncated > cover.only_open:
+        overflowed = count(cover.truncated - cover.only_open, "ring")
+        text += f"; {overflowed} overflowed, so older calls are not in the dumps"
     return text
 
 
