@@ -16,6 +16,7 @@ from clusterwatch.jobs import announcements, exits
 from clusterwatch.jobs.announcements import Announcement, RefLayout
 from clusterwatch.jobs.exits import NodeWord
 from clusterwatch.store import partitions, series
+from clusterwatch.store.block_rows import BlockRow
 from clusterwatch.store.block_shapes import ShapeKey, shape_of
 from collectors.wire import records
 
@@ -115,7 +116,7 @@ class Applier:
     def _add_block(self, rows: series.Rows, origin: Origin, sequence: int, block: records.Block) -> None:
         shape_id = self._shape_id(origin, block)
         assert shape_id is not None
-        row = series.BlockRow(
+        row = BlockRow(
             origin.cluster_id, origin.node_id, block.minute_ns, origin.epoch, sequence, shape_id, block.codec,
             block.data, block.rollup,
         )  # fmt: skip

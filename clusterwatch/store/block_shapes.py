@@ -133,3 +133,12 @@ def _ensure(cluster_id: int, shapes: Sequence[Shape]) -> dict[bytes, int]:
             )
             found[shape.digest] = int(cursor.fetchone()[0])
     return found
+
+
+def read(ids: Iterable[int]) -> dict[int, tuple[BlockMetric, ...]]:
+    """Headers by their row; one that is not there is left out."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT id, metrics::text FROM block_shape WHERE id = ANY(%s)", [sorted(set(ids))])
+        return {
+            row: msgspec.json.decode(text, type=tuple[BlockMetric, ...]) for row, text in cursor.fetchall()
+        }

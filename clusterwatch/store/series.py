@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from django.db import connection
 
-from clusterwatch.store import partitions
+from clusterwatch.store import late_minutes, partitions
 from clusterwatch.store.block_rows import BlockRow, minute_rows, raw_rows
 from clusterwatch.store.block_shapes import BlockShapes
 
@@ -128,6 +128,7 @@ class Rows:
                 if ready := b"".join(packed):
                     with cursor.copy(statement) as copy:
                         copy.write(_COPY_HEAD + ready + _COPY_END)
+        late_minutes.note({(row.cluster_id, row.t_ns) for row in self._minutes})
 
 
 class PartitionCache:
