@@ -19,7 +19,7 @@ from collectors.clock import Clock
 from collectors.exits import ExitStatus
 from collectors.hook_messages import clip
 from collectors.wire import limits, records
-from collectors.wire.records import PHASES, GroupInfo, HotProgress, RankId
+from collectors.wire.records import PHASES, GroupInfo, HotProgress, RankId, group_info
 
 log = logging.getLogger(__name__)
 
@@ -133,14 +133,7 @@ class RankTable:
     def set_groups(self, state: RankState, message: messages.Groups) -> None:
         """The whole list of the process's groups, after a change."""
         groups = [
-            GroupInfo(
-                index=group.index,
-                name=group.name,
-                desc=group.desc,
-                backend=group.backend,
-                ranks=group.ranks,
-                recorder_id=group.recorder_id,
-            )
+            group_info(group.index, group.name, group.desc, group.backend, group.ranks, group.recorder_id)
             for group in message.groups
         ]
         self._heard(state)

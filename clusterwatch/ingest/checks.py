@@ -47,6 +47,8 @@ _INT4_FIELDS: Final = frozenset(
 _INT8_MAX: Final = 2**63 - 1
 _INT4_MAX: Final = 2**31 - 1
 GPU_INDEX_MAX: Final = 1_023
+MEMBERS_MAX: Final = 524_288
+"""Of all groups of one rank together."""
 
 
 class Rejected(ValueError):
@@ -169,8 +171,21 @@ def _check_rank_inventory(record: records.RankInventory) -> None:
     if len(indices) != len(record.groups) or not all(0 <= i < limits.GROUPS_PER_RANK_MAX for i in indices):
         raise Rejected("group indices repeat or are out of range")
     for group in record.groups:
-        if any(not 0 <= rank <= _INT4_MAX for rank in group.ranks):
+        if group.span is not None:
+            _check_span(group.span, record.world_size, group.name)
+        elif any(not 0 <= rank <= _INT4_MAX for rank in group.ranks):
             raise Rejected(f"group {group.name} has an impossible member")
+    if sum(len(group.members) for group in record.groups) > MEMBERS_MAX:
+        raise Rejected(f"groups of more than {MEMBERS_MAX} members in all")
+
+
+def _check_span(span: tuple[int, int, int], world_size: int, name: str) -> None:
+    """Few bytes must not stand for more members than the job has."""
+    first, step, count = span
+    if not (0 <= first <= _INT4_MAX and 0 < step <= _INT4_MAX and 0 < count <= world_size):
+        raise Rejected(f"group {name} has an impossible member")
+    if first + step * (count - 1) > _INT4_MAX:
+        raise Rejected(f"group {name} has an impossible member")
 
 
 def _check_steps(record: records.Steps) -> None:

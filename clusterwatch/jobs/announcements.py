@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from clusterwatch.jobs.models import Group, Job, Rank
 from collectors.wire.records import GroupInfo, RankInventory
@@ -52,7 +53,17 @@ class RefLayout:
 
 def members_hash(ranks: Sequence[int]) -> str:
     """The members of a group in group order as 32 hex digits (DESIGN 5.1)."""
+    return _range_hash(ranks) if isinstance(ranks, range) else _hash(ranks)
+
+
+def _hash(ranks: Sequence[int]) -> str:
     return hashlib.blake2b(array("q", ranks).tobytes(), digest_size=16).hexdigest()
+
+
+@lru_cache(maxsize=4_096)
+def _range_hash(ranks: range) -> str:
+    """All ranks of a job name the same world: it is hashed once, not by each."""
+    return _hash(ranks)
 
 
 def at(t_ns: int) -> datetime:
@@ -148,7 +159,7 @@ _GroupKey = tuple[int, str, str, str, str]
 
 def _key(item: Announcement, group: GroupInfo) -> _GroupKey:
     identity = item.record.id
-    return identity.attempt, identity.world, group.name, group.desc, members_hash(group.ranks)
+    return identity.attempt, identity.world, group.name, group.desc, members_hash(group.members)
 
 
 def _write_groups(job: Job, items: Sequence[Announcement]) -> dict[_GroupKey, int]:
@@ -170,7 +181,7 @@ def _write_groups(job: Job, items: Sequence[Announcement]) -> dict[_GroupKey, in
                 desc=key[3],
                 members_hash=key[4],
                 backend=wanted[key].backend,
-                ranks=wanted[key].ranks,
+                ranks=list(wanted[key].members),
             )
             for key in missing
         ],

@@ -17,7 +17,7 @@ from clusterwatch.simulate.progress import Columns, WorldProgress
 from clusterwatch.simulate.telemetry import Drivers
 from clusterwatch.simulate.timeline import CHECKPOINT, EVALUATION, STARTUP, TRAIN, Moment, Timeline
 from clusterwatch.simulate.topology import SimulatedNode
-from collectors.wire.records import GroupInfo, RankId, RankInventory
+from collectors.wire.records import GroupInfo, RankId, RankInventory, group_info
 
 TORCH: Final = "2.13.0"
 _COMMUNICATION_FROM: Final = 0.78
@@ -102,8 +102,8 @@ class World:
             group = self._groups.get((role, index))
             if group is None:
                 name = str(layout.first_name[role] + index)
-                members = list(layout.members(role, index))
-                group = self._groups[role, index] = GroupInfo(number, name, role, "nccl", members, number)
+                members = layout.members(role, index)
+                group = self._groups[role, index] = group_info(number, name, role, "nccl", members, number)
             found.append(group)
         return found
 

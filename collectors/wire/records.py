@@ -14,6 +14,7 @@ Source of the shape: DESIGN sections 2 and 7.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -245,7 +246,11 @@ class Inventory(Record, tag="inventory", frozen=True):
 
 
 class GroupInfo(msgspec.Struct, omit_defaults=True, frozen=True):
-    """One process group as its member sees it; ``ranks`` are global ranks in group order."""
+    """One process group as its member sees it; made by ``group_info``, read by ``members``.
+
+    Members are global ranks in group order: ``ranks``, or ``span`` where they lie at equal distances, as the
+    groups of most layouts do. Without it every rank of a job of N would name N ranks: N * N numbers a start.
+    """
 
     index: int
     name: Name
@@ -254,6 +259,30 @@ class GroupInfo(msgspec.Struct, omit_defaults=True, frozen=True):
     ranks: list[int] = []
     recorder_id: int | None = None
     """pg_id in this process's recorder, when known; never comparable between ranks"""
+    span: tuple[int, int, int] | None = None
+    """first member, distance, count"""
+
+    @property
+    def members(self) -> Sequence[int]:
+        """Global ranks in group order."""
+        if self.span is None:
+            return self.ranks
+        first, step, count = self.span
+        return range(first, first + step * count, step)
+
+
+def group_info(
+    index: int, name: str, desc: str, backend: str, members: Sequence[int], recorder_id: int | None = None
+) -> GroupInfo:
+    """A group in its shortest form."""
+    if len(members) >= _SPAN_MIN and (step := members[1] - members[0]) > 0:
+        span = (members[0], step, len(members))
+        if list(members) == list(range(members[0], members[0] + step * len(members), step)):
+            return GroupInfo(index, name, desc, backend, [], recorder_id, span)
+    return GroupInfo(index, name, desc, backend, list(members), recorder_id)
+
+
+_SPAN_MIN = 4
 
 
 class RankInventory(Record, tag="rank_inventory", frozen=True):

@@ -91,6 +91,15 @@ def test_a_sound_record_is_stored(record: Any) -> None:
         (inventory(groups=[records.GroupInfo(0, "a"), records.GroupInfo(0, "b")]), "repeat"),
         (inventory(groups=[records.GroupInfo(limits.GROUPS_PER_RANK_MAX, "a")]), "range"),
         (inventory(groups=[records.GroupInfo(0, "a", ranks=[-1])]), "impossible member"),
+        (inventory(groups=[records.GroupInfo(0, "a", span=(0, 1, 9))]), "impossible member"),
+        (inventory(groups=[records.GroupInfo(0, "a", span=(0, 0, 2))]), "impossible member"),
+        (inventory(groups=[records.GroupInfo(0, "a", span=(-1, 1, 2))]), "impossible member"),
+        (
+            inventory(
+                world_size=2**20, groups=[records.GroupInfo(n, "a", span=(0, 1, 2**19)) for n in range(2)]
+            ),
+            "members in all",
+        ),
         (inventory(labels={"a\nb": "c"}), "control characters"),
         (steps(duration_s=[0.5, 0.5]), "unequal"),
         (steps(duration_s=[-1.0]), "negative"),

@@ -77,6 +77,13 @@ def test_groups_are_told_apart_by_name_description_and_members(node: Node) -> No
     assert members_hash([0, 1]) != members_hash([1, 0])
 
 
+def test_a_group_is_the_same_whether_its_members_are_listed_or_a_span(node: Node) -> None:
+    announce(node, 0, groups=[records.GroupInfo(0, "0", "pg", "nccl", [0, 1, 2, 3])])
+    announce(node, 1, groups=[records.group_info(0, "0", "pg", "nccl", range(4))])
+    (group,) = Group.objects.all()
+    assert group.ranks == [0, 1, 2, 3] and {tuple(r.groups) for r in Rank.objects.all()} == {(group.pk,)}
+
+
 def test_the_same_process_may_speak_again_and_keeps_its_fate(node: Node) -> None:
     announce(node, 0)
     leave(node, 0, exit_code=1)

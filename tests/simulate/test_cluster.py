@@ -135,7 +135,7 @@ async def test_a_capture_is_answered_with_rings_that_agree_with_the_frames(tmp_p
     (inventory,) = [r for r in gateway.records_of(records.RankInventory) if r.id.rank == 3]
     trace = trace_columns.unpack(next(t.columns for t in rings if t.id.rank == 3))
     assert [(g.name, g.desc, list(g.ranks)) for g in trace.groups] == [
-        (group.name, group.desc, group.ranks) for group in inventory.groups
+        (group.name, group.desc, list(group.members)) for group in inventory.groups
     ]
 
 

@@ -6,6 +6,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from clusterwatch.analysis import Observation, diagnose
@@ -76,6 +77,42 @@ def test_two_faults_at_once_are_both_named() -> None:
     found = diagnose(Observation(traces=tuple(made.traces())))
     assert all(says(found, truth) for truth in made.expected), [f.summary for f in found.findings]
     assert len(found.findings) == 2
+
+
+_HIDDEN = frozenset({Kind.CROSS_GROUP_CYCLE, Kind.ALL_JOINED_NOT_FINISHED})
+"""Kinds that another fault may hide: the ranks that show them may wait for that one as well."""
+
+
+def together(seed: int) -> TraceJob:
+    """Two or three faults at once, each in a replica of its own."""
+    random = np.random.default_rng([seed, 11])
+    layouts = [TENSOR, FIVE, Layout(pipeline=4, data=6), Layout(tensor=2, context=4, pipeline=2, data=8)]
+    while True:
+        layout = layouts[int(random.integers(len(layouts)))]
+        kinds = random.choice(np.array(list(Kind)), int(random.integers(2, 4)), replace=False)
+        made = job(layout, *map(Kind, kinds), seed=int(random.integers(1000)))
+        try:
+            assert made.expected
+        except ValueError:  # the layout has no place for them
+            continue
+        return made
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_faults_at_once_are_findings_of_their_own_and_name_nobody_else(seed: int) -> None:
+    made = together(seed)
+    found = diagnose(Observation(traces=tuple(made.traces()), world_size=made.layout.world))
+    told = {truth.verdict: says(found, truth) for truth in made.expected}
+    assert all(seen or kind in _HIDDEN for kind, seen in told.items()) and any(told.values()), told
+    guilty = {rank for truth in made.expected for rank in truth.culprit_ranks}
+    assert {rank for finding in found.findings for rank in finding.culprit_ranks} <= guilty
+    assert len(found.findings) == sum(told.values())
+
+
+def test_a_call_that_the_network_stops_is_told_beside_another_fault() -> None:
+    made = job(STAGES, Kind.ALL_JOINED_NOT_FINISHED, Kind.DTYPE_MISMATCH, seed=5)
+    found = diagnose(Observation(traces=tuple(made.traces()), world_size=made.layout.world))
+    assert all(says(found, truth) for truth in made.expected) and len(found.findings) == 2
 
 
 @pytest.mark.parametrize("kind", list(Kind))
