@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -59,23 +59,21 @@ def create_token(
         raise ValueError(f"no token of kind {kind!r} with scope {scope!r}")
     if kind != Token.Kind.USER and not cluster:
         raise ValueError(f"an {kind} token belongs to a cluster: name it")
+    with transaction.atomic():
+        token, secret = new_token(
+            kind, scope, name=name, user=user, cluster=cluster, node=node, machine_id=machine_id,
+            expires_at=expires_at,
+        )  # fmt: skip
+        token.save(force_insert=True)
+        audit(actor, "token.create", str(token), None, describe(token))
+    return token, secret
+
+
+def new_token(kind: str, scope: str, **fields: Any) -> tuple[Token, str]:
+    """A token that is not stored yet, and its secret."""
     prefix = "".join(secrets.choice(_ALPHABET) for _ in range(12))
     secret = f"cw_{_LETTERS[Token.Kind(kind)]}_{prefix}_{secrets.token_urlsafe(32)}"
-    with transaction.atomic():
-        token = Token.objects.create(
-            kind=kind,
-            scope=scope,
-            name=name,
-            prefix=prefix,
-            digest=_digest(secret),
-            user=user,
-            cluster=cluster,
-            node=node,
-            machine_id=machine_id,
-            expires_at=expires_at,
-        )
-        audit(actor, "token.create", str(token), None, _describe(token))
-    return token, secret
+    return Token(kind=kind, scope=scope, prefix=prefix, digest=_digest(secret), **fields), secret
 
 
 def verify_token(secret: str, kinds: Collection[str]) -> Token:
@@ -84,8 +82,21 @@ def verify_token(secret: str, kinds: Collection[str]) -> Token:
     Raises:
         TokenRefused: it is unknown, revoked, expired or of another kind.
     """
+    prefix = prefix_of(secret)
+    row = Token.objects.select_related("user").filter(prefix=prefix).first() if prefix else None
+    token = check_token(secret, row, kinds)
+    note_use([token])
+    return token
+
+
+def prefix_of(secret: str) -> str | None:
+    """What finds a token's row; None for what can be no secret."""
     match = _SECRET.fullmatch(secret)
-    token = Token.objects.select_related("user").filter(prefix=match[2]).first() if match else None
+    return match[2] if match else None
+
+
+def check_token(secret: str, token: Token | None, kinds: Collection[str]) -> Token:
+    """The token if ``secret`` is that of the row found by its prefix. Raises ``TokenRefused``."""
     # A digest is compared even without a row, so that the time tells nothing about which prefixes exist.
     stored = bytes(token.digest) if token else _NO_DIGEST
     if not hmac.compare_digest(stored, _digest(secret)) or token is None:
@@ -93,19 +104,18 @@ def verify_token(secret: str, kinds: Collection[str]) -> Token:
     if token.kind not in kinds:
         raise TokenRefused("wrong_kind", f"a {token.kind} token does not open this")
     _check_alive(token)
-    _note_use(token)
     return token
 
 
 def revoke_token(token: Token, *, actor: str) -> bool:
     """Ends a token for good; False when it had been revoked already."""
     with transaction.atomic():
-        before = _describe(token)
+        before = describe(token)
         done = Token.objects.filter(pk=token.pk, revoked_at__isnull=True).update(revoked_at=timezone.now())
         if not done:
             return False
         token.refresh_from_db()
-        audit(actor, "token.revoke", str(token), before, _describe(token))
+        audit(actor, "token.revoke", str(token), before, describe(token))
     return True
 
 
@@ -173,15 +183,18 @@ def _check_alive(token: Token) -> None:
         raise TokenRefused("revoked", "the person of this token may not enter any more")
 
 
-def _note_use(token: Token) -> None:
+def note_use(tokens: Sequence[Token]) -> None:
+    """Notes that tokens were used, each at most once a minute."""
     now = timezone.now()
-    stale = Q(last_used_at__isnull=True) | Q(last_used_at__lt=now - LAST_USED_EVERY)
-    if token.last_used_at is None or token.last_used_at < now - LAST_USED_EVERY:
-        Token.objects.filter(stale, pk=token.pk).update(last_used_at=now)
+    due = [t for t in tokens if t.last_used_at is None or t.last_used_at < now - LAST_USED_EVERY]
+    if due:
+        stale = Q(last_used_at__isnull=True) | Q(last_used_at__lt=now - LAST_USED_EVERY)
+        Token.objects.filter(stale, pk__in=[token.pk for token in due]).update(last_used_at=now)
+    for token in due:
         token.last_used_at = now
 
 
-def _describe(token: Token) -> dict[str, Any]:
+def describe(token: Token) -> dict[str, Any]:
     """What the audit log keeps of a token: everything but the secret."""
     return {
         "kind": token.kind,

@@ -22,10 +22,12 @@ from clusterwatch.project import environment
 async def run() -> None:
     """Serves until SIGTERM or SIGINT."""
     # Models may be imported only after django.setup().
-    from clusterwatch.ingest.hub import Gateway, GatewayConfig
+    from clusterwatch.ingest.hub import CONNECTIONS_MAX, Gateway, GatewayConfig
+    from clusterwatch.ingest.open_files import connections_possible
 
     host, port = environment.bind("GATEWAY_BIND", "127.0.0.1:8643")
-    gateway = Gateway(GatewayConfig(host, port, environment.gateway_tls()))
+    possible = connections_possible(CONNECTIONS_MAX)
+    gateway = Gateway(GatewayConfig(host, port, environment.gateway_tls(), possible))
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -18,8 +18,8 @@ from typing import Any, Final, TypeVar
 from django.db import close_old_connections, connection
 from websockets.asyncio.server import Server, ServerConnection, serve
 
-from clusterwatch.ingest import admission as admissions
 from clusterwatch.ingest.admission import Admission, Refused
+from clusterwatch.ingest.admission_desk import AdmissionDesk
 from clusterwatch.ingest.apply import TABLE_OF_TAG
 from clusterwatch.ingest.board import Board
 from clusterwatch.ingest.captures import CaptureWatch
@@ -81,6 +81,7 @@ class Gateway:
         self._database = ThreadPoolExecutor(DATABASE_THREADS, "database")
         self._hot_thread = ThreadPoolExecutor(1, "hot-writer")
         self._writer_of_hot = GatewayWriter(self.name)
+        self._desk = AdmissionDesk(self._call)
         self._captures = CaptureWatch(self._call, self._send_order)
 
     @property
@@ -111,7 +112,13 @@ class Gateway:
         self.writer.start()
         self._tasks = [
             asyncio.create_task(_forever(loop))
-            for loop in (self._hot_loop, self._resolve_loop, self._maintain_loop, self._captures.run)
+            for loop in (
+                self._hot_loop,
+                self._resolve_loop,
+                self._maintain_loop,
+                self._captures.run,
+                self._desk.run,
+            )
         ]
 
     async def stop(self) -> None:
@@ -148,9 +155,9 @@ class Gateway:
             self._connection_count -= 1
 
     async def admit(self, hello: records.Hello) -> Admission:
-        """Proves a node in a database thread. Raises ``Refused``; ``Broken`` while the database is away."""
+        """Proves a node, together with others. Raises ``Refused``; ``Broken`` while the database is away."""
         try:
-            return await self._call(functools.partial(admissions.admit, hello))
+            return await self._desk.admit(hello)
         except Refused:
             raise
         except Exception as error:
