@@ -283,9 +283,13 @@ def all_joined(world: World, graph: WaitGraph, pairing: Pairing, covered: set[in
         if not (call.absent or call.silent or call.ahead):
             by_first[call.waiting[0]].append(call)
     for ranks in waitfor.components(graph) if by_first or pairing.joined else ():
-        if ranks & covered or (covered and any(world.windows[r].gloo for r in ranks if r in world.windows)):
+        if covered and any(world.windows[r].gloo for r in ranks if r in world.windows):
             continue
         stuck = [call for rank in sorted(ranks & by_first.keys()) for call in by_first[rank]]
+        if ranks & covered:
+            stuck = [call for call in stuck if not (call.held_up or covered.intersection(call.waiting))]
+            if not stuck:
+                continue
         crossed = order.swapped(stuck)
         if crossed is not None:
             found.append(crossed)
@@ -300,7 +304,7 @@ def all_joined(world: World, graph: WaitGraph, pairing: Pairing, covered: set[in
                 Root("all_joined_not_finished", (), (), first.group, first.sequence, first.op, why=why)
             )
             continue
-        halves = [pair for pair in pairing.joined if pair[0].rank in ranks and pair[0].end_is_told]
+        halves = [pair for pair in pairing.joined if pair[0].rank in ranks - covered and pair[0].end_is_told]
         if halves:
             found.append(_joined_halves(*halves[0]))
     return found
