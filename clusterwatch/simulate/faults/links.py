@@ -153,7 +153,7 @@ def spine_hash(case: Case) -> Truth:
     for metric in _RATES:
         shift(case, hot, metric, "scale", 0.6)
     shift(case, hot, "nic_pfc_pause_us_total", "grow", 140_000.0)
-    for of in _worlds_on(case, nodes):
+    for of in _worlds_on(case, hot):
         slow_world(case, of, 1.2)
     return _switch_truth(case, spine, places.ranks_on(case, hot, every), 0.6)
 
