@@ -28,7 +28,7 @@ COMMANDS = {
     "doctor": "check this machine and explain what is wrong",
     "token": "make, list and revoke tokens",
     "simulate": "a simulated cluster on the real wire",
-    "retention": "drop data older than its retention",
+    "retention": "what is kept how long, the disk it takes, and when it will be full",
     "distribute": "spread node-keyed tables over several databases",
     "backup": "write a backup",
     "restore": "read a backup back",

@@ -74,13 +74,11 @@ class Applier:
                     yield table, record.t_ns
 
     @staticmethod
-    def shapes_of(kept: Iterable[tuple[Origin, records.Spooled]]) -> set[ShapeKey]:
-        """The headers of the blocks among the records, by cluster."""
-        return {
-            ShapeKey(origin.cluster_id, shape_of(tuple(record.metrics)))
-            for origin, record in kept
-            if isinstance(record, records.Block)
-        }
+    def shapes_of(kept: Iterable[tuple[Origin, records.Spooled]]) -> Iterator[ShapeKey]:
+        """The headers of the blocks among the records, in their order."""
+        for origin, record in kept:
+            if isinstance(record, records.Block):
+                yield ShapeKey(origin.cluster_id, shape_of(tuple(record.metrics)))
 
     def refusal(self, origin: Origin, record: records.Spooled) -> str:
         """Why a checked record cannot be stored after all; empty when it can."""

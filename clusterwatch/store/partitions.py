@@ -18,6 +18,8 @@ from typing import Final
 from django.conf import settings
 from django.db import OperationalError, connection, transaction
 
+from clusterwatch.store import block_shapes
+
 logger = logging.getLogger(__name__)
 
 HOUR_NS: Final = 3_600 * 10**9
@@ -84,6 +86,10 @@ TABLES: Final = {
 }
 
 
+SHAPED: Final = ("raw_block", "node_minute")
+"""Tables whose rows name a row of ``block_shape``."""
+
+
 def oldest_kept_ns(table: str, now_ns: int) -> int:
     """Rows older than this are expired: they are not stored, and their partitions are dropped."""
     return now_ns - TABLES[table].retention_ns
@@ -139,22 +145,27 @@ def drop_expired(now_ns: int | None = None) -> list[str]:
 
 def maintain(now_ns: int | None = None) -> dict[str, list[str]]:
     """One round of maintenance: ``{"made": names, "dropped": names}``."""
-    return {"made": ensure_ahead(now_ns), "dropped": drop_expired(now_ns)}
+    changed = {"made": ensure_ahead(now_ns), "dropped": drop_expired(now_ns)}
+    block_shapes.drop_unused(max(int(settings.RETENTION_DAYS[table]) for table in SHAPED))
+    return changed
 
 
 def sizes() -> list[tuple[str, int, int]]:
     """(table, bytes with indexes and TOAST, partitions) of every series table."""
-    found = []
+    found = {table: partition_sizes(table) for table in TABLES}
+    return [(table, sum(parts.values()), len(parts)) for table, parts in found.items()]
+
+
+def partition_sizes(table: str) -> dict[int, int]:
+    """First ns of each partition -> its bytes with indexes and TOAST."""
+    spec = TABLES[table]
     with connection.cursor() as cursor:
-        for table in TABLES:
-            cursor.execute(
-                "SELECT coalesce(sum(pg_total_relation_size(relid)), 0)::bigint, count(*)"
-                " FROM pg_partition_tree(%s::regclass) WHERE isleaf",
-                [table],
-            )
-            total_bytes, count = cursor.fetchone()
-            found.append((table, int(total_bytes), int(count)))
-    return found
+        cursor.execute(
+            "SELECT c.relname, pg_total_relation_size(c.oid) FROM pg_inherits i"
+            " JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = %s::regclass",
+            [table],
+        )
+        return {spec.start_of_named(name): int(size) for name, size in cursor.fetchall()}
 
 
 def _partitions(table: str) -> dict[str, int]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from array import array
 
 import pytest
 from django.db import DataError, OperationalError, connection
+from django.test import override_settings
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg.errors import DeadlockDetected, ProgramLimitExceeded
@@ -17,6 +19,7 @@ from clusterwatch.ingest.checks import Checked
 from clusterwatch.store import partitions, series
 from clusterwatch.store.cursors import LaneKey, read
 from clusterwatch.store.models import IngestCursor
+from collectors.wire import blocks, records
 from tests.ingest.client import event
 from tests.ingest.database import select
 
@@ -95,3 +98,33 @@ def test_a_lost_connection_is_told_from_a_bad_record() -> None:
     assert not commit.is_away(ProgramLimitExceeded())
     assert not commit.is_away(DataError())
     assert not commit.is_away(ValueError())
+
+
+def test_a_block_with_one_set_of_metrics_too_many_is_refused_alone(origin: Origin) -> None:
+    def block(sequence: int, name: str) -> Checked:
+        metrics = [records.BlockMetric(name, "w", 1.0, 1, 60)]
+        data = blocks.encode(metrics, [array("q", [7] * 60)])
+        minute_ns = time.time_ns() // (60 * 10**9) * 60 * 10**9
+        rollup = blocks.pack_rollups([(7.0,) * 4])
+        return Checked(
+            sequence, 1, records.Block(minute_ns + sequence * 60 * 10**9, blocks.CODEC, metrics, data, rollup)
+        )
+
+    sent = [block(1, "a"), block(2, "b"), block(3, "a")]
+    with override_settings(BLOCK_SHAPES_MAX=1):
+        outcome = commit.commit([commit.LaneBatch(origin, "bulk", sent)], series.PartitionCache())
+    ((sequence, reason),) = outcome.lanes[0].rejects
+    assert sequence == 2 and "1 different sets of metrics" in reason
+    assert select("SELECT sequence FROM raw_block ORDER BY sequence") == [1, 3]
+    assert select("SELECT sequence FROM node_minute ORDER BY sequence") == [1, 3]
+
+
+def test_a_block_too_old_for_the_raw_table_still_enters_the_longer_history(origin: Origin) -> None:
+    metrics = [records.BlockMetric("a", "w", 1.0, 1, 60)]
+    data = blocks.encode(metrics, [array("q", [7] * 60)])
+    minute_ns = (time.time_ns() - 3 * partitions.DAY_NS) // (60 * 10**9) * 60 * 10**9
+    old = records.Block(minute_ns, blocks.CODEC, metrics, data, blocks.pack_rollups([(7.0,) * 4]))
+    batch = commit.LaneBatch(origin, "bulk", [Checked(1, 1, old)])
+    assert commit.commit([batch], series.PartitionCache()).lanes[0].rejects == []
+    assert select("SELECT count(*) FROM raw_block") == [0]
+    assert select("SELECT low FROM node_minute") == [[7.0]]

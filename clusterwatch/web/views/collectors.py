@@ -1,10 +1,11 @@
-"""Collectors: each node's agent, when it was heard, and what it lost."""
+"""Collectors: each node's agent, when it was heard, what it lost; the disk that what they sent takes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 import redis
@@ -16,13 +17,14 @@ from django.views.decorators.http import require_GET
 
 from clusterwatch.fleet.models import Node
 from clusterwatch.fleet.queries import nodes_of
-from clusterwatch.store import hot
+from clusterwatch.store import disk, hot
 from clusterwatch.store.models import IngestCursor
 from clusterwatch.web.context import get_frame
 from clusterwatch.web.words import Badge
 from collectors.wire.limits import SILENT_AFTER_S
 
 PAGE_SIZE = 100
+STORAGE_EVERY_S = 60
 _COUNTS = ("stored", "rejected", "expired", "dropped")
 
 
@@ -88,5 +90,14 @@ def listing(request: HttpRequest) -> HttpResponse:
         link = links.get(node.pk)
         seen_at = datetime.fromtimestamp(link[1] / 1e9, UTC) if link else node.last_hello_at
         rows.append(CollectorRow(node, _badge(link, now_s), seen_at, sums.get(node.name, {})))
-    context = {"here": "collectors", "rows": rows, "page": page, "silent_only": silent_only}
+    context = {
+        "here": "collectors", "rows": rows, "page": page, "silent_only": silent_only,
+        "storage": _storage(int(now_s // STORAGE_EVERY_S)),
+    }  # fmt: skip
     return render(request, "web/collectors.html", context)
+
+
+@lru_cache(maxsize=1)
+def _storage(_round: int) -> disk.DiskForecast:
+    """Measured once in ``STORAGE_EVERY_S``, whoever looks."""
+    return disk.forecast()
