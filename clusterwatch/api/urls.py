@@ -8,7 +8,7 @@ from django.views.decorators.csrf import csrf_exempt
 from drf_spectacular.views import SpectacularJSONAPIView
 from rest_framework.permissions import AllowAny
 
-from clusterwatch.api import views
+from clusterwatch.api import exports, past_views, series_views, views
 
 
 @csrf_exempt
@@ -30,6 +30,22 @@ urlpatterns = [
     path("schema", SpectacularJSONAPIView.as_view(permission_classes=[AllowAny]), name="api-schema"),
     path("health", views.Health.as_view(), name="api-health"),
     path("clusters", views.ClusterList.as_view(), name="api-clusters"),
+    path("metrics", series_views.MetricList.as_view(), name="api-metrics"),
+    path("clusters/<int:pk>/slots", series_views.SlotList.as_view(), name="api-slots"),
+    path("clusters/<int:pk>/latest", series_views.Latest.as_view(), name="api-latest"),
+    path("clusters/<int:pk>/percentiles", series_views.FleetPercentiles.as_view(), name="api-percentiles"),
+    path("clusters/<int:pk>/top", series_views.Top.as_view(), name="api-top"),
+    path("clusters/<int:pk>/map-at", past_views.MapAt.as_view(), name="api-map-at"),
+    path("clusters/<int:pk>/second-at", past_views.SecondAt.as_view(), name="api-second-at"),
+    path("nodes/<int:pk>/series", series_views.NodeSeries.as_view(), name="api-series"),
+    path("nodes/<int:pk>/series/export", exports.SeriesExport.as_view(), name="api-series-export"),
+    path(
+        "clusters/<int:pk>/percentiles/export",
+        exports.PercentilesExport.as_view(),
+        name="api-percentiles-export",
+    ),
+    path("clusters/<int:pk>/minutes/export", exports.MinutesExport.as_view(), name="api-minutes-export"),
+    path("jobs/<int:pk>/heatmap", past_views.JobHeatMap.as_view(), name="api-heatmap"),
     path("nodes", views.NodeList.as_view(), name="api-nodes"),
     path("jobs", views.JobList.as_view(), name="api-jobs"),
     path("jobs/<int:pk>", views.JobDetail.as_view(), name="api-job"),
@@ -40,6 +56,6 @@ urlpatterns = [
     path("incidents/<int:pk>/acknowledge", views.IncidentAcknowledge.as_view(), name="api-acknowledge"),
     path("incidents/<int:pk>/resolve", views.IncidentResolve.as_view(), name="api-resolve"),
     path("incidents/<int:pk>/notes", views.IncidentNotes.as_view(), name="api-notes"),
-    re_path(r"^(?P<rest>[\w/]*\w)/$", without_slash),
+    re_path(r"^(?P<rest>[\w/-]*\w)/$", without_slash),
     path("<path:rest>", nothing),
 ]

@@ -17,8 +17,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 import clusterwatch
-from clusterwatch.accounts.models import Token
-from clusterwatch.api import filters, health, serializers
+from clusterwatch.api import filters, health, scopes, serializers
 from clusterwatch.api.paging import ByName, ByRank
 from clusterwatch.fleet.models import Cluster, Node
 from clusterwatch.incidents import acts
@@ -26,7 +25,7 @@ from clusterwatch.incidents import queries as incident_queries
 from clusterwatch.incidents.models import Incident
 from clusterwatch.jobs import progress
 from clusterwatch.jobs.models import Group, Job, Rank
-from clusterwatch.jobs.queries import current_ranks, for_user, groups_of
+from clusterwatch.jobs.queries import current_ranks, groups_of
 from clusterwatch.store import hot
 from collectors.wire.limits import SILENT_AFTER_S
 
@@ -34,18 +33,8 @@ _INCIDENT_STATES = Incident.State.values
 _JOB_STATES = Job.State.values
 
 
-def _of_token(request: Request, prefix: str = "cluster") -> dict[str, object]:
-    """A token of one cluster sees that cluster only."""
-    token = request.auth
-    return {f"{prefix}__name": token.cluster} if isinstance(token, Token) and token.cluster else {}
-
-
-def _jobs(request: Request) -> QuerySet[Job]:
-    return for_user(request.user).filter(**_of_token(request))
-
-
 def _incidents(request: Request) -> QuerySet[Incident]:
-    return incident_queries.for_user(request.user).filter(**_of_token(request))
+    return incident_queries.for_user(request.user).filter(**scopes.of_token(request))
 
 
 @extend_schema(summary="Clusters")
@@ -54,9 +43,7 @@ class ClusterList(generics.ListAPIView[Cluster]):
     pagination_class = ByName
 
     def get_queryset(self) -> QuerySet[Cluster]:
-        token = self.request.auth
-        clusters = Cluster.objects.all()
-        return clusters.filter(name=token.cluster) if isinstance(token, Token) and token.cluster else clusters
+        return scopes.clusters(self.request)
 
 
 @extend_schema(summary="Nodes and when they were heard", parameters=[filters.CLUSTER])
@@ -66,7 +53,7 @@ class NodeList(generics.ListAPIView[Node]):
 
     def get_queryset(self) -> QuerySet[Node]:
         nodes = Node.objects.select_related("cluster").filter(**filters.by_cluster(self.request))
-        return nodes.filter(**_of_token(self.request))
+        return nodes.filter(**scopes.of_token(self.request))
 
     def get_serializer_context(self) -> dict[str, Any]:
         return {**super().get_serializer_context(), "links": _links()}
@@ -95,7 +82,7 @@ class _JobContext(generics.GenericAPIView[Job]):
     serializer_class = serializers.JobSerializer
 
     def get_queryset(self) -> QuerySet[Job]:
-        return _jobs(self.request)
+        return scopes.jobs(self.request)
 
     def get_serializer(self, *args: Any, **kwargs: Any) -> Any:
         shown = args[0] if args else []
@@ -115,7 +102,7 @@ class _JobContext(generics.GenericAPIView[Job]):
 )
 class JobList(_JobContext, generics.ListAPIView[Job]):
     def get_queryset(self) -> QuerySet[Job]:
-        jobs = _jobs(self.request).filter(**filters.by_cluster(self.request))
+        jobs = scopes.jobs(self.request).filter(**filters.by_cluster(self.request))
         states = filters.chosen_words(self.request, "state", _JOB_STATES)
         jobs = jobs.filter(state__in=states) if states else jobs
         key = filters.text(self.request, "key")
@@ -129,10 +116,6 @@ class JobDetail(_JobContext, generics.RetrieveAPIView[Job]):
     pass
 
 
-def _visible_job(request: Request, pk: int) -> Job:
-    return get_object_or_404(_jobs(request), pk=pk)
-
-
 @extend_schema(
     summary="Ranks of the newest attempt with their newest word",
     responses={200: serializers.RankSerializer(many=True), 404: serializers.ErrorSerializer},
@@ -143,7 +126,7 @@ class RankList(generics.ListAPIView[Rank]):
     pagination_class: type[BasePagination] = ByRank
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        job = _visible_job(request, kwargs["pk"])
+        job = scopes.job(request, kwargs["pk"])
         page = self.paginate_queryset(current_ranks(job))
         views = progress.rank_views(job, page or [])
         return self.get_paginated_response(serializers.RankSerializer(views, many=True).data)
@@ -158,7 +141,7 @@ class GroupList(generics.ListAPIView[Group]):
     serializer_class = serializers.GroupSerializer
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        job = _visible_job(request, kwargs["pk"])
+        job = scopes.job(request, kwargs["pk"])
         page = self.paginate_queryset(groups_of(job)) or []
         wanted = {rank for group in page for rank in group.ranks}
         ranks = list(current_ranks(job).filter(rank__in=wanted))

@@ -87,6 +87,17 @@ class HeatMap:
 
 def minutes_of(cluster_id: int, metric: str, window: Window, plane: Plane) -> Iterator[tuple[int, Floats32]]:
     """(minute, one number per slot) of each stored minute that begins in the window, oldest first."""
+    for t_ns, data in _rows_of(cluster_id, metric, window):
+        yield t_ns, fleet_planes.decode_plane(data, plane)
+
+
+def all_planes(cluster_id: int, metric: str, window: Window) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    """(minute, numbers of shape (4, slots)) of each stored minute, in the order of ``Plane``."""
+    for t_ns, data in _rows_of(cluster_id, metric, window):
+        yield t_ns, fleet_planes.decode_planes(data)
+
+
+def _rows_of(cluster_id: int, metric: str, window: Window) -> Iterator[tuple[int, bytes]]:
     step_ns = ROWS_AT_ONCE * MINUTE_NS
     for first_ns in range(window.start_ns, window.end_ns, step_ns):
         rows = binary_reads.fetch(
@@ -94,8 +105,7 @@ def minutes_of(cluster_id: int, metric: str, window: Window, plane: Plane) -> It
             " WHERE cluster_id = %s AND metric = %s AND t_ns >= %s AND t_ns < %s ORDER BY t_ns",
             [cluster_id, metric, first_ns, min(window.end_ns, first_ns + step_ns)],
         )
-        for t_ns, data in rows:
-            yield t_ns, fleet_planes.decode_plane(data, plane)
+        yield from ((t_ns, data) for t_ns, data in rows)
 
 
 def is_collected(cluster_id: int, metric: str) -> bool:

@@ -31,10 +31,23 @@ def encode_planes(planes: NDArray[np.float32]) -> bytes:
 
 def decode_plane(data: bytes, plane: int) -> NDArray[np.float32]:
     """One plane of ``encode_planes``. Raises ``PlanesDamaged``."""
+    return _joined(_shuffled(data)[:, plane])
+
+
+def decode_planes(data: bytes) -> NDArray[np.float32]:
+    """All of ``encode_planes``, shape (4, slots). Raises ``PlanesDamaged``."""
+    return _joined(_shuffled(data))
+
+
+def _shuffled(data: bytes) -> NDArray[np.uint8]:
+    """Bytes of shape (4 of each number, lowest first; planes; slots)."""
     raw = _decompressed(data, SLOTS_MAX * PLANES * _FLOAT_BYTES)
     if len(raw) % (PLANES * _FLOAT_BYTES):
         raise PlanesDamaged(f"{len(raw)} bytes are no four planes")
-    lowest_first = np.frombuffer(raw, np.uint8).reshape(_FLOAT_BYTES, PLANES, -1)[:, plane]
+    return np.frombuffer(raw, np.uint8).reshape(_FLOAT_BYTES, PLANES, -1)
+
+
+def _joined(lowest_first: NDArray[np.uint8]) -> NDArray[np.float32]:
     words = lowest_first[-1].astype(np.uint32)
     for one in lowest_first[-2::-1]:  # shifts are four times faster than a transposed copy of bytes
         words <<= 8

@@ -105,6 +105,17 @@ def gpu_series(
     return NodeAnswer(grid, source, tuple(series), found.damaged)
 
 
+def step_of(window: Window, step_s: int | None) -> int:
+    """The step of an answer that is asked for piece by piece: only the choice of one is bounded.
+
+    Raises:
+        QueryRefused: a step that there is none of, or a window that no step fits.
+    """
+    if step_s in STEPS_S:
+        return step_s
+    return choose_step(window, STEPS_S, POINTS_CHOSEN, step_s)
+
+
 def metric_names(node_id: int, table: str, grid: Grid) -> list[str]:
     """Metrics the node sent in the grid's time, by name.
 

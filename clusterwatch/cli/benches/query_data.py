@@ -22,6 +22,7 @@ from clusterwatch.store import (
     block_rows,
     block_shapes,
     fleet_planes,
+    fleet_series,
     hot,
     hot_writes,
     partitions,
@@ -35,7 +36,7 @@ NAMES: Final = tuple(metric.name for metric in GPU_METRICS)
 POWER: Final = NAMES.index("gpu_power_w")
 JOBS: Final = 12
 PERCENTILE_EVERY_S: Final = 10
-MODES: Final = ("state", "job", "power", "temperature", "sm_activity", "lateness", "link_errors")
+MODES: Final = fleet_series.MODES
 _NOISY_MODES: Final = frozenset(("power", "temperature", "sm_activity", "lateness"))
 _COMMIT_MINUTES: Final = 60
 
