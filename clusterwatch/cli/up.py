@@ -13,9 +13,17 @@ from clusterwatch.ops.state import StateFolder
 from clusterwatch.ops.up import Settings, await_ready, run_detached, run_foreground, welcome
 from clusterwatch.project import environment
 
-DEMO_GPUS = 512
+DEMO_GPUS = 24_576
+DEMO_GPUS_SMALL = 2_048
+CORES_FOR_FULL_DEMO = 4
 DEFAULT_BIND = "127.0.0.1:8642"
 DEFAULT_GATEWAY_BIND = "127.0.0.1:8643"
+
+
+def default_demo_gpus() -> int:
+    """The published cluster where there are cores for all processes, else a twelfth of it."""
+    cores = len(os.sched_getaffinity(0))
+    return DEMO_GPUS if cores >= CORES_FOR_FULL_DEMO else DEMO_GPUS_SMALL
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -26,7 +34,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--demo-gpus",
         type=int,
         metavar="N",
-        help=f"GPUs of the simulated cluster (default {DEMO_GPUS}; 0: no simulated cluster)",
+        help=f"GPUs of the simulated cluster (default {default_demo_gpus()} on this machine; 0: none)",
     )
     parser.set_defaults(command="up")
 
@@ -77,7 +85,7 @@ def read_settings(environ: Mapping[str, str], demo_gpus: int | None = None) -> S
 
 def _demo_gpus(environ: Mapping[str, str]) -> int:
     value = environ.get("CLUSTERWATCH_DEMO_GPUS", "")
-    return _checked_gpus(value, "CLUSTERWATCH_DEMO_GPUS") if value else DEMO_GPUS
+    return _checked_gpus(value, "CLUSTERWATCH_DEMO_GPUS") if value else default_demo_gpus()
 
 
 def _checked_gpus(value: str, name: str) -> int:

@@ -34,7 +34,7 @@ from collectors.wire.records import CaptureOrder
 
 PHASES: Final = 10
 """Groups of nodes whose seconds begin at different times."""
-GREETINGS_AT_ONCE: Final = 24
+GREETINGS_AT_ONCE: Final = 8
 """The server enrols nodes one after the other; the others wait their turn here."""
 _STOP_WITHIN_S: Final = 5.0
 _LAG_OF_BLOCKS_S: Final = 20.0

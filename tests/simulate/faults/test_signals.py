@@ -30,8 +30,8 @@ SIGNALS: dict[str, dict[str, str]] = {
     "psu_lost": {"host_power_supplies_ok_count": DOWN},
 }  # fmt: skip
 STILL = (
-    "hbm_error", "gpu_off_bus", "nic_down", "nfs_hung", "rank_killed", "rank_stuck", "op_mismatch", "p2p_lost",
-    "cross_group_cycle", "symmetric_stall",
+    "hbm_error", "gpu_off_bus", "nic_down", "nfs_hung", "rank_killed", "rank_stuck", "op_mismatch",
+    "p2p_lost", "cross_group_cycle", "symmetric_stall",
 )  # fmt: skip
 SLOW = (
     "slow_gpu", "thermal_throttle", "nvlink_degraded", "dirty_optics", "pfc_storm", "leaf_slow", "spine_hash",
