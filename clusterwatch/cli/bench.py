@@ -13,7 +13,7 @@ from clusterwatch.ops.errors import OpsError
 
 REGISTRY = {
     "analyze": "clusterwatch.cli.benches.analyze:run",
-    "ingest": "clusterwatch.ingest.bench:run",
+    "ingest": "clusterwatch.cli.benches.ingest:run",
     "store": "clusterwatch.cli.benches.store:run",
     "query": "clusterwatch.cli.benches.query:run",
     "detect": "clusterwatch.detect.bench:run",

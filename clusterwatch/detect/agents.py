@@ -19,6 +19,7 @@ from clusterwatch.analysis.model import (
     Severity,
 )
 from clusterwatch.analysis.progress import PROCESS_CODES, Judgement
+from clusterwatch.detect import last_minutes
 from clusterwatch.detect.scene import Scene
 from clusterwatch.incidents import services
 from clusterwatch.incidents.services import Sighting
@@ -59,11 +60,13 @@ def handle(scene: Scene, judgement: Judgement) -> None:
         threshold_source=f"an agent may be away for {OPEN_AFTER_S:.0f} s",
     )
     if live is None:
-        live, _new = services.suspect(sighting, scene.now_ns)
+        live, changed = services.suspect(sighting, scene.now_ns)
     else:
-        services.sharpen(live.pk, sighting, scene.now_ns)
+        changed = services.sharpen(live.pk, sighting, scene.now_ns)
     if longest_s > OPEN_AFTER_S:
-        services.open_(live.pk, scene.now_ns, f"not seen for {longest_s:.0f} s")
+        changed |= services.open_(live.pk, scene.now_ns, f"not seen for {longest_s:.0f} s")
+    if changed and (kept := last_minutes.piece(scene)):
+        services.freeze(live.pk, [kept], scene.now_ns)
 
 
 def _goes_on(scene: Scene) -> bool:

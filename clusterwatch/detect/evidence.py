@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from clusterwatch.analysis.model import Diagnosis, Finding, Observation, RankFacts
 from clusterwatch.analysis.progress import WorldState
+from clusterwatch.detect import last_minutes
 from clusterwatch.detect.scene import Scene
 from clusterwatch.incidents.services import Piece
 from collectors.formats.columns import pack
@@ -31,6 +32,7 @@ def pieces(scene: Scene, state: WorldState | None, seen: Observation, diagnosis:
         _process(seen, worst, kept),
         _stacks(diagnosis),
         *_exceptions(seen),
+        last_minutes.piece(scene),
         _traces(seen, kept),
     ]
     return [piece for piece in found if piece is not None]

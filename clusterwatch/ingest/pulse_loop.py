@@ -10,13 +10,15 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
 
+import numpy as np
 import redis
 from django.db import Error as DatabaseFault
 from django.db import close_old_connections, connection
 
 from clusterwatch.ingest import ranks_now, states
 from clusterwatch.ingest.layout import ClusterLayout, JobLayout, Layouts
-from clusterwatch.store import bands, frames, hot
+from clusterwatch.ingest.pulse_history import History, Moment
+from clusterwatch.store import frames, hot
 
 TICK_S: Final = 1.0
 LEASE: Final = "pulse"
@@ -63,8 +65,8 @@ class Leader:
         self._layouts = Layouts()
         self._publisher = frames.Publisher(takes_over=True)
         self._rates: dict[int, StepRate] = {}
-        self._bands: dict[int, dict[str, bands.Band]] = {}
-        self._bands_at_s = float("-inf")
+        self._slots: dict[int, tuple[ClusterLayout, JobLayout, ranks_now.Column]] = {}
+        self._history = History()
 
     def tick(self, now_ns: int) -> None:
         """Publishes every topic once. Raises ``redis.RedisError`` when hot state is away."""
@@ -74,10 +76,14 @@ class Leader:
         gateway_ns, nodes = hot.newest_gateway_word_ns(), hot.read_nodes()
         jobs = self._looks(now_ns)
         self._rates = {job_id: rate for job_id, rate in self._rates.items() if job_id in jobs}
-        self._measure(now_ns)
+        self._slots = {job_id: kept for job_id, kept in self._slots.items() if job_id in jobs}
+        moments = []
         for cluster in self._layouts.clusters.values():
             mine = [job for job in jobs.values() if job.layout.cluster_id == cluster.id]
-            self._publish_cluster(cluster, nodes, mine, now_ns, gateway_ns)
+            state = self._publish_cluster(cluster, nodes, mine, now_ns, gateway_ns)
+            moments.append(_moment(cluster, mine, state, now_ns))
+        if self._history.is_due(now_ns):
+            self._history.offer(moments)
         for job_id in watched_jobs & jobs.keys():
             self._publisher.publish(f"job:{job_id}", states.job_state(jobs[job_id], now_ns, gateway_ns))
         self._publisher.forget(
@@ -107,15 +113,21 @@ class Leader:
         ranks = ranks_now.look(layout, hot.read_job(layout.id), now_ns)
         rate = self._rates.setdefault(layout.id, StepRate())
         step, _, _ = ranks_now.job_line(ranks)
-        return states.JobNow(layout, ranks, rate.add(now_ns / 1e9, step))
+        return states.JobNow(layout, ranks, rate.add(now_ns / 1e9, step), self._slots_of(layout))
 
-    def _measure(self, now_ns: int) -> None:
-        if time.monotonic() - self._bands_at_s < bands.EVERY_S:
-            return
-        self._bands_at_s = time.monotonic()
-        for cluster in self._layouts.clusters.values():
-            self._bands[cluster.id] = bands.measure(cluster.id, len(cluster.node), now_ns)
-            bands.keep(cluster.id, self._bands[cluster.id])
+    def _slots_of(self, layout: JobLayout) -> ranks_now.Column:
+        """The slots of a job's ranks, worked out again only when the map or the job changed."""
+        cluster = self._layouts.clusters.get(layout.cluster_id)
+        if cluster is None:
+            return np.full(len(layout.rank_id), -1, np.int64)
+        kept = self._slots.get(layout.id)
+        if kept is None or kept[0] is not cluster or kept[1] is not layout:
+            kept = self._slots[layout.id] = cluster, layout, states.slots_of(cluster, layout)
+        return kept[2]
+
+    def close(self) -> None:
+        """Ends what runs beside the ticks."""
+        self._history.close()
 
     def _publish_cluster(
         self,
@@ -124,9 +136,25 @@ class Leader:
         jobs: list[states.JobNow],
         now_ns: int,
         gateway_ns: int | None,
-    ) -> None:
+    ) -> Mapping[str, Any]:
         state: Mapping[str, Any] = states.cluster_state(cluster, nodes, jobs, now_ns, gateway_ns)
-        self._publisher.publish(f"cluster:{cluster.id}", {**state, "bands": self._bands.get(cluster.id, {})})
+        bands = self._history.bands_of(cluster.id)
+        self._publisher.publish(f"cluster:{cluster.id}", {**state, "bands": bands})
+        return state
+
+
+def _moment(
+    cluster: ClusterLayout, jobs: list[states.JobNow], state: Mapping[str, Any], now_ns: int
+) -> Moment:
+    """What the history keeps of a tick."""
+    active = [job for job in jobs if job.layout.state == "running"]
+    return Moment(
+        layout=cluster,
+        now_ns=now_ns,
+        state=np.frombuffer(state["slots"], np.uint8),
+        job_slots={job.layout.id: job.slots for job in active},
+        lateness=[(job.slots, job.ranks.behind) for job in active],
+    )
 
 
 class Pulse:
@@ -154,20 +182,26 @@ class Pulse:
             self._tick()
         except redis.RedisError as fault:
             log.warning("hot_state_away reason=%s", fault)
-            self._leader = None
+            self._resign()
         except Exception:  # noqa: BLE001  one bad tick must not blind every page: the next one tries again
             log.exception("tick_failed")
 
     def _tick(self) -> None:
         if not hot.take_lease(LEASE, self._holder, LEASE_S):
-            self._leader = None
+            self._resign()
             return
         if self._leader is None:
             log.info("leading holder=%s pid=%d", self._holder, os.getpid())
             self._leader = Leader()
         self._leader.tick(time.time_ns())
 
+    def _resign(self) -> None:
+        if self._leader is not None:
+            self._leader.close()
+        self._leader = None
+
     def _give_up(self) -> None:
+        self._resign()
         try:
             hot.drop_lease(LEASE, self._holder)
         except redis.RedisError as fault:

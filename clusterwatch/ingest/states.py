@@ -47,6 +47,8 @@ class JobNow:
     ranks: RanksNow
     step_rate: float | None
     """steps per second"""
+    slots: Column
+    """slot of each rank, -1 where none is known: ``slots_of``"""
 
 
 def gateway_silent_since_ms(word_ns: int | None, now_ns: int) -> int | None:
@@ -87,9 +89,8 @@ def cluster_state(
 def _slot_bytes(layout: ClusterLayout, fresh: set[int], jobs: Sequence[JobNow]) -> NDArray[np.uint8]:
     severity = np.zeros(len(layout.node), np.uint8)
     for job in jobs:
-        slots = _slots_of(layout, job.layout)
-        used = slots >= 0
-        np.maximum.at(severity, slots[used], _SEVERITY[job.ranks.state[used]])
+        used = job.slots >= 0
+        np.maximum.at(severity, job.slots[used], _SEVERITY[job.ranks.state[used]])
     states = _BYTE_OF_SEVERITY[severity]
     heard = np.isin(layout.node, np.fromiter(fresh, np.int64, len(fresh)))
     states[~heard] = _BYTE["unknown"]
@@ -97,8 +98,8 @@ def _slot_bytes(layout: ClusterLayout, fresh: set[int], jobs: Sequence[JobNow]) 
     return states
 
 
-def _slots_of(layout: ClusterLayout, job: JobLayout) -> Column:
-    """The slot each rank of a job uses, -1 where none is known."""
+def slots_of(layout: ClusterLayout, job: JobLayout) -> Column:
+    """The slot each rank of a job uses, -1 where none is known. Cost: a sort of all slots."""
     # Node and GPU index as one number: a node has far fewer than 2**16 GPUs; NO_GPU is one more place.
     held, wanted = (layout.node << 16) + layout.gpu + 1, (job.node << 16) + job.gpu + 1
     return ranks_now.rows(held=held, wanted=wanted)

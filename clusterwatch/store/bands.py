@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from clusterwatch.store import hot, valkey
 
@@ -21,18 +22,24 @@ Band = dict[str, float | int]
 """``p1``, ``p25``, ``p50``, ``p75``, ``p99``, ``count`` of values, ``at_ms``"""
 
 
-def measure(cluster_id: int, slot_count: int, now_ns: int) -> dict[str, Band]:
-    """Percentiles over the fresh values of every metric; a metric without any is left out."""
-    bands: dict[str, Band] = {}
+def fresh_values(cluster_id: int, slot_count: int, now_ns: int) -> dict[str, NDArray[np.float32]]:
+    """Newest value per slot of every metric, NaN where nothing came within ``FRESH_S``."""
+    found = {}
     for name in sorted(hot.metric_names(cluster_id))[:METRICS_MAX]:
         array = hot.read_metric(cluster_id, name, slot_count)
-        fresh = (now_ns - array.seen_ns <= FRESH_S * 1e9) & np.isfinite(array.values)
-        values = array.values[fresh]
-        if len(values):
-            found = np.percentile(values, PERCENTILES).round(4).tolist()
-            named = {f"p{p}": value for p, value in zip(PERCENTILES, found, strict=True)}
-            bands[name] = named | {"count": len(values), "at_ms": now_ns // 1_000_000}
-    return bands
+        fresh = now_ns - array.seen_ns <= FRESH_S * 1e9
+        found[name] = np.where(fresh, array.values, np.float32(np.nan))
+    return found
+
+
+def band(values: NDArray[np.float32], now_ns: int) -> Band | None:
+    """Percentiles of the values that are numbers; None without any."""
+    there = values[np.isfinite(values)]
+    if not len(there):
+        return None
+    found = np.percentile(there, PERCENTILES).round(4).tolist()
+    named = {f"p{p}": value for p, value in zip(PERCENTILES, found, strict=True)}
+    return named | {"count": len(there), "at_ms": now_ns // 1_000_000}
 
 
 def keep(cluster_id: int, bands: dict[str, Band]) -> None:

@@ -130,6 +130,12 @@ def _bytes_as_json(value: Any) -> Json:
     raise TypeError(f"a {type(value).__name__} cannot be published")
 
 
+def decode_frame(body: bytes) -> dict[str, Json]:
+    """A stored or announced frame as an object."""
+    frame: dict[str, Json] = orjson.loads(body)
+    return frame
+
+
 def decode_content(content: Mapping[str, Json]) -> dict[str, Json]:
     """A ``full`` state, or the ``set`` part of a delta, with its bytes as bytes."""
     return {key: _from_json(value) for key, value in content.items()}

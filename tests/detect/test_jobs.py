@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 from clusterwatch.incidents.models import Incident
+from clusterwatch.incidents.queries import open_evidence
+from clusterwatch.store import tails
 from tests.detect.fake_job import FakeJob
 
 CLOSED_BY_PEER = {"type": "RuntimeError", "message": "Connection closed by peer [10.0.0.3]", "traceback": ""}
@@ -235,6 +240,44 @@ def test_a_host_that_falls_silent_while_peers_wait_is_a_dead_node(fake_job: Fake
         [2, 3],
         "host-1",
     )
+
+
+def keep_tail(fake_job: FakeJob, index: int) -> None:
+    """The gateway saves the last minutes of a host: two slots, power for the last three seconds."""
+    values = np.full((1, 120, 2), np.nan, np.float32)
+    values[0, -3:] = [[600.5, 601.25], [602.0, np.nan], [71.0, 72.0]]
+    tails.save(
+        fake_job.nodes[index].pk, tails.Tail(fake_job.now_ns, fake_job.now_ns, ("gpu_power_w",), values)
+    )
+
+
+def last_minutes(incident: Incident) -> list[dict[str, Any]]:
+    pieces = [open_evidence(piece) for piece in incident.evidence.filter(kind="last_minutes")]
+    return [piece.payload["nodes"][0] for piece in pieces]
+
+
+def test_the_last_minutes_of_a_dead_node_are_kept_with_its_incident(fake_job: FakeJob) -> None:
+    fake_job.wait_for(2, 3)
+    fake_job.freeze_host(1)
+    keep_tail(fake_job, 1)
+    fake_job.seconds_until("open", 6)
+    fake_job.ticks(3)
+    (kept,) = last_minutes(fake_job.incident())
+    assert kept["host"] == "host-1"
+    assert kept["metrics"] == {"gpu_power_w": [[600.5, 601.25], [602.0, None], [71.0, 72.0]]}
+    assert kept["first_second_ns"] == kept["last_word_ns"] - 2 * 10**9
+    (piece,) = fake_job.incident().evidence.filter(kind="last_minutes")
+    (shown,) = open_evidence(piece).payload["rows"]
+    assert (shown["lowest"], shown["highest"], shown["last_of_each_slot"]) == (71.0, 602.0, [71.0, 72.0])
+
+
+def test_the_last_minutes_of_a_lost_agent_are_kept_once(fake_job: FakeJob) -> None:
+    fake_job.lose_agent(1)
+    keep_tail(fake_job, 1)
+    fake_job.train(30)
+    found = fake_job.incident()
+    assert (found.verdict, found.state) == ("agents_silent", "open")
+    assert [kept["host"] for kept in last_minutes(found)] == ["host-1"]
 
 
 def test_most_hosts_silent_at_once_accuses_none_of_them(fake_job: FakeJob) -> None:

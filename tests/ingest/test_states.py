@@ -80,9 +80,12 @@ HEALTHY = progress([8, 8, 8, 8], [8, 8, 8, 8], [0.2] * 4)
 RANK_2_MISSING = progress([9, 9, 8, 9], [8, 8, 8, 8], [20.0, 20.0, 21.0, 20.0])
 
 
-def job_now(held: hot.JobProgress, of: JobLayout | None = None) -> states.JobNow:
+def job_now(
+    held: hot.JobProgress, of: JobLayout | None = None, place: ClusterLayout | None = None
+) -> states.JobNow:
     found = of or layout()
-    return states.JobNow(found, ranks_now.look(found, held, NOW), 0.5)
+    slots = states.slots_of(place or tiny_cluster(), found)
+    return states.JobNow(found, ranks_now.look(found, held, NOW), 0.5, slots)
 
 
 def words(slots: bytes) -> list[str]:
@@ -149,7 +152,7 @@ def test_ranks_that_share_a_node_without_gpus_show_the_worst():
     place = ClusterLayout(1, 1, np.array([10]), np.array([-1]), {10: "cpu-a"})
     shared = layout(stopped=(2,))
     shared.node[:], shared.gpu[:] = 10, -1
-    state = states.cluster_state(place, nodes(a=0.1), [job_now(HEALTHY, shared)], NOW, NOW)
+    state = states.cluster_state(place, nodes(a=0.1), [job_now(HEALTHY, shared, place)], NOW, NOW)
     assert words(state["slots"]) == ["degraded"]
 
 

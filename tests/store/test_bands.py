@@ -32,7 +32,8 @@ def write(now_ns: int, **metrics: list[tuple[float, float]]) -> None:
 def test_old_values_and_missing_ones_do_not_count():
     now_ns = time.time_ns()
     write(now_ns, gpu_power_w=[(100.0, 1), (300.0, 1), (9_000.0, 60), (float("nan"), 1)])
-    band = bands.measure(1, 4, now_ns)["gpu_power_w"]
+    band = bands.band(bands.fresh_values(1, 4, now_ns)["gpu_power_w"], now_ns)
+    assert band is not None
     assert (band["count"], band["p50"]) == (2, 200.0)
     assert band["p1"] < band["p25"] < band["p75"] < band["p99"] <= 300.0
 
@@ -40,13 +41,14 @@ def test_old_values_and_missing_ones_do_not_count():
 def test_a_metric_without_a_fresh_value_is_left_out():
     now_ns = time.time_ns()
     write(now_ns, gpu_power_w=[(float("nan"), 1)], gpu_temperature_c=[(50.0, 99)])
-    assert bands.measure(1, 1, now_ns) == {}
+    values = bands.fresh_values(1, 1, now_ns)
+    assert [bands.band(found, now_ns) for found in values.values()] == [None, None]
 
 
 def test_another_cluster_is_another_yardstick():
     now_ns = time.time_ns()
     write(now_ns, gpu_power_w=[(1.0, 0)])
-    assert bands.measure(11, 1, now_ns) == {}
+    assert bands.fresh_values(11, 1, now_ns) == {}
 
 
 def test_the_newest_come_first_and_a_day_is_kept(monkeypatch: pytest.MonkeyPatch):
