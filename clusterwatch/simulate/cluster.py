@@ -27,10 +27,11 @@ from clusterwatch.simulate.parts import Part, drivers_of, parts_of, shifted, wir
 from clusterwatch.simulate.scenario import AgentFault, Scenario
 from clusterwatch.simulate.steps import Finished, finished, step_records, step_times
 from clusterwatch.simulate.telemetry import Telemetry
+from clusterwatch.simulate.wire import Shared
 from clusterwatch.simulate.world import World
 from collectors.clock import Clock, SystemClock
 from collectors.minute import spread_s
-from collectors.wire.records import CaptureOrder
+from collectors.wire.records import CaptureDone, CaptureOrder, Spooled
 
 PHASES: Final = 10
 """Groups of nodes whose seconds begin at different times."""
@@ -58,11 +59,11 @@ class Cluster:
         self._credentials = kept.Credentials(settings)
         self._captures: deque[tuple[int, CaptureOrder]] = deque()
         self._asked = asyncio.Event()
-        gate = asyncio.Semaphore(GREETINGS_AT_ONCE)
+        shared = Shared(self._credentials.held, GREETINGS_AT_ONCE)
         config = kept.agent_config(settings)
         self.lines = [
             NodeLine(
-                node, config, self._clock, self._credentials.held, gate, self._on_capture,
+                node, config, self._clock, shared, self._on_capture,
                 node_line.facts_of(node, scenario.shape),
             )
             for node in nodes
@@ -73,7 +74,6 @@ class Cluster:
             len(nodes), scenario.begun_ns // MINUTE_NS * MINUTE_NS - MINUTE_NS, np.int64
         )
         self._finished: dict[tuple[int, int], Finished] = {}
-        self._introduced = np.zeros(len(nodes), bool)
         self.late_total = 0
         """groups of nodes that were served more than a second late"""
 
@@ -124,7 +124,7 @@ class Cluster:
             for node in range(part.nodes.start, part.nodes.stop):
                 line = self.lines[node]
                 if line.wire.connected:
-                    if not self._introduced[node]:
+                    if not line.introduced:
                         self._introduce(node, now_ns)
                     line.wire.tend()
 
@@ -166,8 +166,8 @@ class Cluster:
 
     def _introduce(self, node: int, now_ns: int) -> None:
         """What a node says once: itself and its training processes."""
-        self._introduced[node] = True
         line, world = self.lines[node], self.scenario.world_at(node)
+        line.introduced = True
         line.append(line.inventory(now_ns))
         if world is not None:
             moment = world.timeline.moment(now_ns)
@@ -256,11 +256,11 @@ class Cluster:
             self._asked.clear()
             await self._asked.wait()
 
-    def _answer(self, node: int, order: CaptureOrder) -> Iterator[kept.Spooled]:
+    def _answer(self, node: int, order: CaptureOrder) -> Iterator[Spooled]:
         world, now_ns = self.scenario.world_at(node), self._clock.now_ns()
         if world is None or world.plan.job != order.job:
             silent = {str(rank): "no such rank of this job on this node" for rank in order.ranks or ()}
-            yield kept.CaptureDone(now_ns, order.capture_id, [], silent)
+            yield CaptureDone(now_ns, order.capture_id, [], silent)
             return
         started_s = time.process_time()
         yield from self._answers[world.plan.first_node].answer(order, node - world.plan.first_node, now_ns)

@@ -15,9 +15,6 @@ import msgspec
 from clusterwatch.simulate.plans import JOBS_MAX
 from clusterwatch.simulate.topology import Shape
 from collectors.config import AgentConfig
-from collectors.wire.records import CaptureDone, Spooled
-
-__all__ = ["CaptureDone", "Credentials", "Run", "Settings", "Spooled", "agent_config", "run_of"]
 
 log = logging.getLogger(__name__)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
 from clusterwatch.simulate import topology
 from clusterwatch.simulate.memory_spool import MemorySpool
-from clusterwatch.simulate.wire import Wire
+from clusterwatch.simulate.wire import Shared, Wire
 from collectors import __version__
 from collectors.clock import Clock
 from collectors.config import AgentConfig
@@ -16,15 +15,14 @@ from collectors.wire import codec, records
 
 
 class NodeLine:
-    """Speaks for one node. ``inventory`` is asked for what the node says first, at its first connection."""
+    """Speaks for one node."""
 
     def __init__(
         self,
         node: topology.SimulatedNode,
         config: AgentConfig,
         clock: Clock,
-        credentials: dict[str, str],
-        gate: asyncio.Semaphore,
+        shared: Shared,
         on_capture: Callable[[topology.SimulatedNode, records.CaptureOrder], None],
         facts: dict[str, str],
     ) -> None:
@@ -33,9 +31,14 @@ class NodeLine:
         self.facts = facts
         self._config = replace(config, node=node.name, machine_id=node.machine_id)
         self._clock = clock
+        self.introduced = False
+        """it has said what it is, and its ranks have"""
         self.wire = Wire(
-            self._config, self.spool, self._hello, lambda order: on_capture(node, order), credentials, gate
+            self._config, self.spool, self._hello, lambda order: on_capture(node, order), shared, self._forget
         )
+
+    def _forget(self) -> None:
+        self.introduced = False
 
     def append(self, record: records.Spooled) -> None:
         """Sends a record for certain, unless the line is down for very long."""

@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, cast
 
 from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidHandshake
@@ -57,6 +58,23 @@ class _LaneState:
     rejected: set[int] = field(default_factory=set)
 
 
+class Shared:
+    """What all nodes of one process share."""
+
+    def __init__(self, credentials: dict[str, str], greetings_at_once: int) -> None:
+        """``credentials``: by node; a new one is put in."""
+        self.credentials = credentials
+        self.gate = asyncio.Semaphore(greetings_at_once)
+        """so many nodes greet at once: a gateway enrols them one after the other"""
+        self._tls: ssl.SSLContext | None = None
+
+    def tls(self, config: AgentConfig) -> ssl.SSLContext:
+        """Made once: to read the system's authorities for each of thousands takes minutes."""
+        if self._tls is None:
+            self._tls = tls_context(config)
+        return self._tls
+
+
 class Over(Exception):
     """The connection ended; ``retry_s`` says when to try again, None where back-off decides."""
 
@@ -74,19 +92,16 @@ class Wire(asyncio.Protocol):
         spool: MemorySpool,
         hello: Callable[[str | None, str | None], records.Hello],
         on_capture: Callable[[records.CaptureOrder], None],
-        credentials: dict[str, str],
-        gate: asyncio.Semaphore,
+        shared: Shared,
+        on_new_epoch: Callable[[], None] = lambda: None,
     ) -> None:
-        """Args:
-        credentials: of the nodes of the cluster; a new one is put in.
-        gate: so many nodes greet at once; a gateway enrols them one after the other.
-        """
+        """``on_new_epoch``: the server cannot know what this node said of itself before."""
         self._config = config
         self._spool = spool
         self._hello = hello
         self._on_capture = on_capture
-        self._credentials = credentials
-        self._gate = gate
+        self._shared = shared
+        self._on_new_epoch = on_new_epoch
         self._uri: WebSocketURI = parse_uri(config.gateway_url)
         self._protocol: ClientProtocol
         self._transport: asyncio.Transport | None = None
@@ -170,7 +185,7 @@ class Wire(asyncio.Protocol):
             pause_s = random.uniform(backoff_s / 2, backoff_s)  # noqa: S311  spreads a fleet, no secret
             welcomed = False
             try:
-                async with self._gate:
+                async with self._shared.gate:
                     over = await self._connect()
                 welcomed = True
                 if not self._stopping.is_set():
@@ -202,7 +217,7 @@ class Wire(asyncio.Protocol):
                 lambda: self,
                 self._uri.host,
                 self._uri.port,
-                ssl=tls_context(self._config) if self._uri.secure else None,
+                ssl=self._shared.tls(self._config) if self._uri.secure else None,
                 server_hostname=self._uri.host if self._uri.secure else None,
             )
             await asyncio.wait([over, welcomed], return_when=asyncio.FIRST_COMPLETED)
@@ -230,8 +245,7 @@ class Wire(asyncio.Protocol):
     # --- asyncio.Protocol -------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
-        self._transport = transport  # type: ignore[assignment]  # uvloop's is no subclass
+        self._transport = cast(asyncio.Transport, transport)
         self._heard_s = time.monotonic()
         self._protocol.send_request(self._protocol.connect())
         self._flush()
@@ -274,7 +288,7 @@ class Wire(asyncio.Protocol):
                 self._dispatch(codec.decode_from_gateway(message))
 
     def _greet(self) -> None:
-        credential = None if self._enrol_again else self._credentials.get(self._config.node)
+        credential = None if self._enrol_again else self._shared.credentials.get(self._config.node)
         token = self._config.enrolment_token() if credential is None else None
         self._protocol.send_binary(codec.encode(self._hello(credential, token)))
 
@@ -298,11 +312,12 @@ class Wire(asyncio.Protocol):
     def _begin(self, welcome: records.Welcome) -> None:
         codec.check_version(welcome.version)
         if welcome.credential:
-            self._credentials[self._config.node] = welcome.credential
+            self._shared.credentials[self._config.node] = welcome.credential
         self._enrol_again = False
         given, acked = self._spool.next_sequences(), welcome.acked
         if acked.urgent >= given.urgent or acked.bulk >= given.bulk:
             self._spool.begin_epoch()
+            self._on_new_epoch()
             raise Over("the server is ahead of us, so a new epoch begins")
         for lane in LANES:
             self._spool.ack(lane, getattr(acked, lane))

@@ -15,7 +15,7 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
 from clusterwatch.simulate.memory_spool import MemorySpool
-from clusterwatch.simulate.wire import Wire
+from clusterwatch.simulate.wire import Shared, Wire
 from collectors.clock import SystemClock
 from collectors.config import AgentConfig
 from collectors.sender import Sender
@@ -113,7 +113,7 @@ def real(config: AgentConfig) -> Speaker:
 
 def lean(config: AgentConfig) -> Speaker:
     spool, orders = MemorySpool(), []
-    wire = Wire(config, spool, hello_of(spool), orders.append, {}, asyncio.Semaphore(1))
+    wire = Wire(config, spool, hello_of(spool), orders.append, Shared({}, 1))
     return Speaker(spool, wire.run, wire.stop, wire.tend, lambda: wire.connected, orders)
 
 
@@ -241,7 +241,7 @@ async def test_a_killed_agent_breaks_its_connection_and_stays_away_until_it_is_l
             cluster="c", node="n1", machine_id="m1", boot_id="b", token="enrolment",
         )  # fmt: skip
         spool = MemorySpool()
-        wire = Wire(config, spool, hello_of(spool), lambda _order: None, {}, asyncio.Semaphore(1))
+        wire = Wire(config, spool, hello_of(spool), lambda _order: None, Shared({}, 1))
         task = asyncio.ensure_future(wire.run())
         await until(lambda: wire.connected)
         wire.drop()
