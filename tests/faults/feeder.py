@@ -4,6 +4,9 @@ Run as a process: ``feeder.py STATE_DIR GATEWAY_URL TOKEN_FILE NODE RATE_PER_S``
 block for every twentieth of them, until SIGTERM; then it delivers the rest, prints ``events N``, ``blocks N``
 and ``pending N`` and ends. Each record carries its own sequence number, taken from the spool: after a kill it
 goes on where the spool's files end, so numbers run from 1 without a gap whatever happened.
+
+Twice a second a hot frame says how far the count is, as the value of one metric of its one GPU: whoever shows
+a smaller number after a larger one shows an older frame over a newer.
 """
 
 from __future__ import annotations
@@ -20,9 +23,12 @@ from collectors.clock import SystemClock
 from collectors.config import AgentConfig
 from collectors.sender import Sender
 from collectors.spool import Spool
-from collectors.wire import blocks, codec, records
+from collectors.wire import blocks, codec, hot_values, records
 
 EMPTY_LIMIT_S = 90.0
+HOT_EVERY_S = 0.5
+HOT_METRIC = "nic_out_of_sequence_total"
+"""A counter of the catalogue; here it counts the frames."""
 EVENTS_PER_BLOCK = 20
 MINUTE_NS = 60 * 10**9
 MINUTES = 600
@@ -72,6 +78,7 @@ async def feed(config: AgentConfig, rate_per_s: float) -> None:
     sending = asyncio.create_task(sender.run())
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    counting = asyncio.create_task(_count_frames(sender))
     while not stop.is_set():
         numbers = spool.next_sequences()
         spool.append(event(numbers.urgent))
@@ -83,6 +90,7 @@ async def feed(config: AgentConfig, rate_per_s: float) -> None:
     while spool.pending_records and time.monotonic() < deadline:
         sender.wake()
         await asyncio.sleep(0.1)
+    counting.cancel()
     numbers = spool.next_sequences()
     print(
         f"events {numbers.urgent - 1}\nblocks {numbers.bulk - 1}\npending {spool.pending_records}", flush=True
@@ -90,6 +98,15 @@ async def feed(config: AgentConfig, rate_per_s: float) -> None:
     await sender.stop()
     await sending
     spool.close()
+
+
+async def _count_frames(sender: Sender) -> None:
+    count = 0
+    while True:
+        count += 1
+        metrics = hot_values.pack({HOT_METRIC: [float(count)]})
+        sender.hot(records.HotFrame(t_ns=time.time_ns(), metrics=metrics))
+        await asyncio.sleep(HOT_EVERY_S)
 
 
 def _hello(config: AgentConfig, spool: Spool) -> Callable[[str | None, str | None], records.Hello]:
@@ -106,6 +123,7 @@ def _hello(config: AgentConfig, spool: Spool) -> Callable[[str | None, str | Non
             next=spool.next_sequences(),
             credential=credential,
             enrolment_token=token,
+            gpus=[records.GpuIdentity(0)],
         )
 
     return hello

@@ -1,0 +1,183 @@
+"""Two gateways, two workers and two pulses over one Valkey and one PostgreSQL.
+
+Nothing is lost, done twice or shown wrong, whichever of them a node or a task comes to.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from django.conf import settings
+
+from tests.e2e.product import Product, wait_for
+from tests.faults.balancer import Balancer
+from tests.faults.feeder import HOT_METRIC
+from tests.faults.live_watch import LiveWatch
+from tests.faults.nodes import database_url, feeding, holds_each_once, stored
+from tests.faults.table import Another, another, log_lines
+from tests.faults.task_watch import TaskWatch
+
+pytestmark = [pytest.mark.e2e, pytest.mark.limit_s(180)]
+
+NODE = "node-between"
+CUTS = 4
+MORE_EVENTS = 50
+NO_JOB = 2_000_000_000
+"""An id no job has: a look at it takes the lease, asks the database, and finds nothing."""
+
+
+@pytest.fixture(scope="module")
+def product() -> Iterator[Product]:
+    with (
+        tempfile.TemporaryDirectory(prefix="cw-scale-", ignore_cleanup_errors=True) as folder,
+        Product(Path(folder) / "state") as running,
+    ):
+        yield running
+
+
+@pytest.fixture(scope="module")
+def second_gateway(product: Product) -> Iterator[Another]:
+    with another(product, "gateway") as gateway:
+        yield gateway
+
+
+@pytest.fixture(scope="module")
+def balancer(product: Product, second_gateway: Another) -> Iterator[Balancer]:
+    with Balancer([product.gateway_port, second_gateway.port]) as running:
+        yield running
+
+
+@pytest.fixture
+def watch(product: Product) -> Iterator[LiveWatch]:
+    with LiveWatch(product, cluster_id(product)) as running:
+        yield running
+
+
+def cluster_id(product: Product) -> int:
+    found: list[dict[str, Any]] = product.get("/clusters")["results"]
+    return next(int(cluster["id"]) for cluster in found if cluster["name"] == "default")
+
+
+# --- a node moves ---------------------------------------------------------------------------------------
+
+
+def test_a_node_moves_between_gateways_without_loss_doubles_or_flicker(
+    product: Product, second_gateway: Another, balancer: Balancer, watch: LiveWatch, tmp_path: Path
+) -> None:
+    with feeding(product, tmp_path, NODE, gateway_port=balancer.port) as feeder:
+        wait_for(lambda: stored(product, NODE)[0] > 50 or None, 30, "events arrive")
+        shown = Counted(product, watch.cluster_id)
+        wait_for(shown.next, 30, "the count is shown")
+        begun = len(watch.frames)
+        for _ in range(CUTS):
+            balancer.cut()
+            shown.follow_until_more_is_stored()
+        come_to(balancer, second_gateway.port, shown)
+        second_gateway.kill()
+        shown.follow_until_more_is_stored()
+        second_gateway.start()
+        come_to(balancer, product.gateway_port, shown)
+        os.kill(product.pid("gateway"), signal.SIGKILL)
+        shown.follow_until_more_is_stored()
+        made = feeder.finish()
+    assert balancer.served[product.gateway_port] >= 2
+    assert balancer.served[second_gateway.port] >= 2
+    assert len(watch.frames) > begun
+    assert [frame for frame in watch.wrongly_silent(NODE) if frame in watch.frames[begun:]] == []
+    holds_each_once(product, NODE, made)
+
+
+def come_to(balancer: Balancer, port: int, shown: Counted) -> None:
+    """Moves the node to this gateway; the other stays in the turn for when it dies."""
+    other = next(backend for backend in balancer.backends if backend != port)
+    given = balancer.served[port]
+    balancer.backends = [port]
+    balancer.cut()
+    shown.follow_until(lambda: balancer.served[port] > given)
+    before = shown.values[-1]
+    shown.follow_until(lambda: shown.values[-1] > before)
+    balancer.backends = [port, other]
+
+
+class Counted:
+    """The node's count as pages show it: it never goes back, whichever gateways it came through."""
+
+    def __init__(self, product: Product, cluster: int) -> None:
+        self._product = product
+        self._path = f"/clusters/{cluster}/latest?metric={HOT_METRIC}&max_age_s=3600"
+        self.values: list[float] = []
+
+    def next(self) -> float | None:
+        """The newest value shown; None before there is one."""
+        answer = self._product.get(self._path)
+        known = [value for value in answer["values"] if value is not None]
+        assert known or not self.values, "the value vanished"
+        if not known:
+            return None
+        assert not self.values or known[0] >= self.values[-1], "an older frame is shown over a newer"
+        self.values.append(known[0])
+        return self.values[-1]
+
+    def follow_until_more_is_stored(self) -> None:
+        before = stored(self._product, NODE)[0]
+        self.follow_until(lambda: stored(self._product, NODE)[0] > before + MORE_EVENTS)
+
+    def follow_until(self, done: Callable[[], bool]) -> None:
+        """Looks at the value, again and again, until something else is so."""
+
+        def look() -> bool | None:
+            self.next()
+            return True if done() else None
+
+        wait_for(look, 60, "the node goes on at another gateway")
+
+
+# --- one pulse leads ------------------------------------------------------------------------------------
+
+
+def test_one_of_two_pulses_leads_and_the_other_takes_over_once(product: Product, watch: LiveWatch) -> None:
+    with another(product, "pulse") as second:
+        wait_for(lambda: len(watch.frames) > 4 or None, 30, "frames come")
+        assert len(watch.epochs()) == 1, "two pulses publish"
+        leader = product.pid("pulse")
+        assert led_pids(second.log) == []
+        os.kill(leader, signal.SIGKILL)
+        wait_for(lambda: len(watch.epochs()) > 1 or None, 30, "the second pulse leads")
+        taken_over = len(watch.frames)
+        wait_for(lambda: len(watch.frames) > taken_over + 4 or None, 30, "frames go on")
+        assert len(watch.epochs()) == 2, "the two pulses take frames from each other"
+        assert led_pids(second.log) == [second.pid]
+        numbers = [frame.number for frame in watch.frames if frame.epoch == watch.epochs()[-1]]
+        assert numbers == sorted(set(numbers))
+
+
+def led_pids(log: Path) -> list[int]:
+    """Processes that took leadership, by their own log."""
+    return [int(line.rpartition("pid=")[2]) for line in log_lines(log, lambda line: " leading " in line)]
+
+
+# --- one task at a job ----------------------------------------------------------------------------------
+
+
+def test_a_look_at_a_job_is_had_by_one_of_two_workers(product: Product) -> None:
+    """While one look waits for the database, every other at the same job ends at once and did nothing."""
+    with (
+        another(product, "worker", "--hostname", "second@%h"),
+        TaskWatch(product, settings.CELERY_BROKER_TRANSPORT_OPTIONS) as tasks,
+        psycopg.connect(database_url(product)) as connection,
+    ):
+        wait_for(lambda: len(tasks.workers()) == 2 or None, 60, "both workers take tasks")
+        connection.execute("LOCK TABLE jobs_job IN ACCESS EXCLUSIVE MODE")
+        looks = [tasks.send("detect.job", NO_JOB) for _ in range(12)]
+        wait_for(lambda: tasks.count_of(looks, "False") == len(looks) - 1 or None, 30, "others turn away")
+        assert tasks.count_of(looks, "True") == 0
+        connection.rollback()
+        wait_for(lambda: tasks.count_of(looks, "True") == 1 or None, 30, "the one look ends")
+        assert tasks.count_of(looks, "False") == len(looks) - 1
