@@ -166,6 +166,8 @@ def find_gaps(grid: Grid, present: NDArray[np.bool_], horizon: Horizon, collecte
         present: length ``grid.count``.
         collected: False when the metric is not sent from there at all.
     """
+    if present.all():
+        return Gaps(())
     starts = grid.t_ns
     reasons = np.full(grid.count, 1 if collected else 2, np.int8)
     reasons[starts + grid.step_ns > horizon.ready_until_ns] = 3

@@ -21,6 +21,8 @@ from collectors.wire.records import BlockMetric
 BLOCKS_AT_ONCE: Final = 120
 """Bounds memory: 10 MB decompressed at 20 metrics of 8 GPUs."""
 SHAPES_KEPT: Final = 10_000
+SERIES_MAX: Final = 256
+"""GPUs or ports of one node: an NVL72 tray has 4, a chassis 8 or 16."""
 
 _layouts: dict[int, block_arrays.Layout] = {}
 """By id of ``block_shape``: a row of it never changes."""
@@ -49,6 +51,19 @@ class Minutes:
     values: dict[str, Floats]
     """name -> (minutes, series, samples)"""
     damaged: int
+
+    def places_on(self, fine: Grid) -> dict[int, NDArray[np.int64]]:
+        """Samples a minute -> the second of the grid each sample belongs to, minute by minute; -1 outside."""
+        found = {}
+        for samples in {metric.samples for metric in self.layout.metrics}:
+            offsets = np.arange(samples, dtype=np.int64) * (MINUTE_NS // samples)
+            found[samples] = fine.places((self.minutes_ns[:, None] + offsets).ravel())
+        return found
+
+
+def every_s(metric: BlockMetric) -> int:
+    """Whole seconds between samples."""
+    return max(1, 60 // metric.samples)
 
 
 def decoded(rows: Sequence[tuple[Any, ...]], metrics: Sequence[str] | None, series: Any) -> Iterator[Minutes]:
@@ -83,9 +98,13 @@ def columns(node_id: int, place: int, grid: Grid, metrics: Sequence[str] | None)
         count += len(rows)
         for part in decoded(rows, metrics, place):
             damaged += part.damaged
-            heads.update({one.name: (one.unit, one.series, 60 // one.samples) for one in part.layout.metrics})
+            heads.update({one.name: (one.unit, one.series, every_s(one)) for one in part.layout.metrics})
+            places = part.places_on(fine)
             for name, values in part.values.items():
-                _lay_out(seconds.setdefault(name, np.full(fine.count, np.nan)), fine, part.minutes_ns, values)
+                target = seconds.get(name)
+                if target is None:
+                    target = seconds[name] = np.full(fine.count, np.nan)
+                _lay_out(target, places[values.shape[-1]], values)
     found = {}
     for name, values in sorted(seconds.items()):
         if grid.step_s == 1:
@@ -96,19 +115,19 @@ def columns(node_id: int, place: int, grid: Grid, metrics: Sequence[str] | None)
     return Gathered(found, count, damaged)
 
 
-def _lay_out(target: Floats, fine: Grid, minutes_ns: NDArray[np.int64], values: Floats) -> None:
-    """Writes samples of shape (minutes, 1, samples) to their seconds; what is there already stays."""
-    samples = values.shape[-1]
-    offsets = np.arange(samples, dtype=np.int64) * (MINUTE_NS // samples)
-    places = fine.places((minutes_ns[:, None] + offsets[None, :]).ravel())
-    numbers = values.reshape(-1)
-    free = (places >= 0) & ~np.isnan(numbers)
-    free[free] = np.isnan(target[places[free]])
-    target[places[free]] = numbers[free]
+def _lay_out(target: Floats, places: NDArray[np.int64], values: Floats) -> None:
+    """Writes samples, minute by minute, to their seconds; what is there already stays."""
+    inside = places >= 0
+    seconds, numbers = places[inside], values.reshape(-1)[inside]
+    there = target[seconds]
+    target[seconds] = np.where(np.isnan(there), numbers, there)
 
 
 def seconds_of(node_id: int, metric: str, grid: Grid) -> Floats:
-    """Every sample of one metric of a node: shape (series, seconds of the grid), NaN where there is none."""
+    """Every sample of one metric of a node: shape (series, seconds of the grid), NaN where there is none.
+
+    Of a node that claims more than ``SERIES_MAX`` series the others are left out.
+    """
     fine = Grid(grid.start_ns, 1, grid.count * grid.step_s)
     found = np.empty((0, fine.count))
     for rows in block_rows(node_id, grid.start_ns // MINUTE_NS * MINUTE_NS, grid.end_ns):
@@ -116,9 +135,10 @@ def seconds_of(node_id: int, metric: str, grid: Grid) -> Floats:
             values = part.values.get(metric)
             if values is None:
                 continue
-            missing = values.shape[1] - len(found)
-            if missing > 0:
-                found = np.concatenate([found, np.full((missing, fine.count), np.nan)])
-            for series in range(values.shape[1]):
-                _lay_out(found[series], fine, part.minutes_ns, values[:, series])
+            width = min(values.shape[1], SERIES_MAX)
+            if width > len(found):
+                found = np.concatenate([found, np.full((width - len(found), fine.count), np.nan)])
+            places = part.places_on(fine)[values.shape[-1]]
+            for series in range(width):
+                _lay_out(found[series], places, values[:, series])
     return found

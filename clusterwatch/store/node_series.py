@@ -154,7 +154,9 @@ def _finished(name: str, found: Gathered, grid: Grid, horizon: Horizon) -> Serie
         starts = np.arange(0, grid.count, every)
         present = np.repeat(np.logical_or.reduceat(present, starts), every)[: grid.count]
     gaps = find_gaps(grid, present, horizon, collected=True)
-    coverage = Coverage(max(_possible(grid, horizon), int(present.sum())), int(present.sum()))
+    reported = int(np.count_nonzero(present))
+    whole = reported == grid.count
+    coverage = Coverage(reported if whole else max(_possible(grid, horizon), reported), reported)
     of_node = column.series_count == 1
     return Series(name, column.unit, of_node, column.low, column.mean, column.high, gaps, coverage)
 
