@@ -38,6 +38,7 @@ PHASES: Final = 10
 GREETINGS_AT_ONCE: Final = 8
 """The server enrols nodes one after the other; the others wait their turn here."""
 _STOP_WITHIN_S: Final = 5.0
+_LATE_S: Final = 1.0
 _LAG_OF_BLOCKS_S: Final = 20.0
 _S: Final = 1_000_000_000
 
@@ -75,7 +76,7 @@ class Cluster:
         )
         self._finished: dict[tuple[int, int], Finished] = {}
         self.late_total = 0
-        """groups of nodes that were served more than a second late"""
+        """times that this process fell behind its seconds; they are left out"""
 
     # --- the life of it ---------------------------------------------------------------------------------
 
@@ -105,8 +106,11 @@ class Cluster:
             for group in self._parts:
                 self.serve(group, self._clock.now_ns())
                 next_s += 1 / PHASES
-                if loop.time() > next_s + 1.0:
+                if loop.time() > next_s + _LATE_S:
                     self.late_total += 1
+                    log.warning(
+                        "simulator_late behind_s=%.1f times=%d", loop.time() - next_s, self.late_total
+                    )
                     next_s = loop.time()
                 await asyncio.sleep(max(0.0, next_s - loop.time()))
             self._credentials.save()

@@ -42,8 +42,8 @@ from collectors.wire.records import LANES, Lane
 
 log = logging.getLogger(__name__)
 
-UNSENT_MAX_BYTES: Final = 256 * 1024
-"""A socket that holds more takes no further hot frame: newest wins."""
+UNSENT_MAX_BYTES: Final = 32 * 1024
+"""A socket that holds more takes no further hot frame: newest wins, and a slow gateway costs no memory."""
 SILENT_MAX_S: Final = 60.0
 """A gateway that sends nothing, not even its ping every 20 s, is gone."""
 
