@@ -32,6 +32,7 @@ COMMANDS = {
     "distribute": "spread node-keyed tables over several databases",
     "backup": "write a backup",
     "restore": "read a backup back",
+    "export": "series as CSV, JSON or Parquet, streamed",
     "replay": "play recorded data again",
     "bench": "measure one part; the last line is JSON",
 }
