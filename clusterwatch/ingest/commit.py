@@ -107,11 +107,11 @@ def _commit(batches: Sequence[LaneBatch], partitions: series.PartitionCache, app
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute("SET LOCAL synchronous_commit = on")
-        positions = cursors.lock(batch.key for batch in batches)
+        positions = partitions.lanes.lock(batch.key for batch in batches)
         work = _Work(Applier(shapes), shapes, positions)
         results = [_take(batch, work, apply) for batch in batches]
         layouts = work.applier.finish()
-        cursors.advance(work.changes)
+        partitions.lanes.advance(work.changes)
     return Outcome(results, layouts, work.stored_count)
 
 

@@ -150,9 +150,12 @@ class Writer:
     def submit(self, put: PendingPut) -> None:
         """Queues a put; order within a lane is kept. The caller bounds how much it submits."""
         with self._changed:
-            self._queues[put.lane].add(put)
+            queue = self._queues[put.lane]
+            was_due_in_s = queue.due_in_s(0.0)
+            queue.add(put)
             self._held_bytes += put.size_bytes
-            self._changed.notify()
+            if queue.due_in_s(0.0) < was_due_in_s:  # else the thread sleeps until the right time already
+                self._changed.notify()
 
     def _waiting(self) -> list[PendingPut]:
         return [put for queue in self._queues.values() for put in queue.waiting]

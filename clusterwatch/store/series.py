@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from django.db import connection
 
-from clusterwatch.store import late_minutes, partitions
+from clusterwatch.store import cursors, late_minutes, partitions
 from clusterwatch.store.block_rows import BlockRow, minute_rows, raw_rows
 from clusterwatch.store.block_shapes import BlockShapes
 
@@ -132,9 +132,13 @@ class Rows:
 
 
 class PartitionCache:
-    """Which partitions and block shapes are known to exist; makes missing ones. Safe between threads."""
+    """What a writer knows to exist: partitions, block shapes, lanes; makes what is missing.
+
+    Partitions and shapes are safe between threads.
+    """
 
     def __init__(self) -> None:
+        self.lanes = cursors.Lanes()
         self.shapes = BlockShapes()
         self._lock = threading.Lock()
         self._known: set[tuple[str, int]] = set()

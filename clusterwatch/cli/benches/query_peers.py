@@ -7,17 +7,8 @@ installed is said so.
 
 from __future__ import annotations
 
-import contextlib
-import http.client
-import os
-import shutil
-import socket
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -25,53 +16,15 @@ import numpy as np
 import orjson
 
 from clusterwatch.cli.benches import remote_write
+from clusterwatch.cli.benches.cpu_time import cpu_s
+from clusterwatch.cli.benches.peers import PEERS, Peer, find_binary, running
 from clusterwatch.cli.benches.query_data import NAMES, POWER, Made
 from clusterwatch.cli.benches.query_measure import GPU_PLACE, TEN_MINUTES, timed
 from clusterwatch.cli.benches.query_signals import GPUS, SAMPLES
 from clusterwatch.ops.errors import OpsError
 
-START_S: Final = 30.0
-ANSWER_S: Final = 60.0
 ROUNDS_MAX: Final = 5
 """Some questions take them seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """How a peer is started and written to."""
-
-    name: str
-    binary: str
-    write_path: str
-    flush_path: str
-
-    def argv(self, binary: str, folder: str, port: int) -> list[str]:
-        """Data in ``folder``, listening on loopback only."""
-        if self.binary == "prometheus":
-            config = Path(folder) / "prometheus.yml"
-            config.write_text("global: {}\n", encoding="utf-8")
-            return [
-                binary,
-                f"--config.file={config}",
-                f"--storage.tsdb.path={folder}/data",
-                f"--web.listen-address=127.0.0.1:{port}",
-                "--web.enable-remote-write-receiver",
-                "--log.level=error",
-            ]
-        return [
-            binary,
-            f"-storageDataPath={folder}/data",
-            f"-httpListenAddr=127.0.0.1:{port}",
-            "-retentionPeriod=1y",
-            "-search.latencyOffset=0s",
-            "-loggerLevel=ERROR",
-        ]
-
-
-PEERS: Final = (
-    Peer("victoria_metrics", "victoria-metrics", "/api/v1/write", "/internal/force_flush"),
-    Peer("prometheus", "prometheus", "/api/v1/write", ""),
-)
 
 
 def compare(made: Made, folder: str, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
@@ -80,7 +33,7 @@ def compare(made: Made, folder: str, rounds: int, say: Callable[[str], None]) ->
     found: dict[str, Any] = {"series": series, "values": series * TEN_MINUTES * SAMPLES}
     say(f"Peers: {series} series x {TEN_MINUTES * SAMPLES} s each")
     for peer in PEERS:
-        binary = _binary(peer, folder)
+        binary = find_binary(peer, folder)
         if binary is None:
             found[peer.name] = "not installed"
             say(f"  {peer.name}: not installed")
@@ -91,33 +44,25 @@ def compare(made: Made, folder: str, rounds: int, say: Callable[[str], None]) ->
     return found
 
 
-def _binary(peer: Peer, folder: str) -> str | None:
-    if not folder:
-        return shutil.which(peer.binary)
-    path = Path(folder) / peer.binary
-    return str(path) if os.access(path, os.X_OK) else None
-
-
 def _measure(peer: Peer, binary: str, made: Made, rounds: int) -> dict[str, Any]:
-    with _running(peer, binary) as (client, process):
+    with running(peer, binary) as server:
         started = time.perf_counter()
         for body in _bodies(made):
-            client.post(peer.write_path, body)
+            server.client.post(peer.write_path, body)
         written_s = time.perf_counter() - started
         if peer.flush_path:
-            client.get(peer.flush_path)
-        figures: dict[str, Any] = {"written_s": round(written_s, 1), "cpu_s_to_write": _cpu_s(process)}
+            server.client.get(peer.flush_path)
+        figures: dict[str, Any] = {
+            "written_s": round(written_s, 1),
+            "cpu_s_to_write": round(cpu_s(server.process.pid), 1),
+        }
         for name, path, is_right in _questions(made):
-            if not is_right(_result(client.get(path))):
+            if not is_right(_result(server.client.get(path))):
                 raise OpsError(f"{peer.name} answers {name} otherwise than numpy.")
-            figures[f"{name}_ms"] = timed(lambda path=path: _result(client.get(path)), rounds)["median"]  # type: ignore[misc]
+            figures[f"{name}_ms"] = timed(lambda path=path: _result(server.client.get(path)), rounds)[  # type: ignore[misc]
+                "median"
+            ]
     return figures
-
-
-def _cpu_s(process: subprocess.Popen[bytes]) -> float:
-    """User and system seconds of a running process. Source: proc_pid_stat(5), fields 14 and 15."""
-    fields = Path(f"/proc/{process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return round((int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), 1)
 
 
 # --- what they are given ------------------------------------------------------------------------------------
@@ -186,79 +131,3 @@ def _questions(made: Made) -> Iterator[tuple[str, str, Callable[[Any], bool]]]:
 
 def _result(body: bytes) -> Any:
     return orjson.loads(body)["data"]["result"]
-
-
-# --- running them -------------------------------------------------------------------------------------------
-
-
-class _Client:
-    """One kept connection to a peer."""
-
-    def __init__(self, port: int) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_S)
-
-    def get(self, path: str) -> bytes:
-        return self._ask("GET", path, None, {})
-
-    def post(self, path: str, body: bytes) -> bytes:
-        headers = {
-            "Content-Type": "application/x-protobuf",
-            "Content-Encoding": "snappy",
-            "X-Prometheus-Remote-Write-Version": "0.1.0",
-        }
-        return self._ask("POST", path, body, headers)
-
-    def _ask(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> bytes:
-        self._connection.request(method, path, body, headers)
-        answer = self._connection.getresponse()
-        content = answer.read()
-        if answer.status >= 300:
-            raise OpsError(f"{path.partition('?')[0]} answers {answer.status}: {content[:200]!r}")
-        return content
-
-    def close(self) -> None:
-        self._connection.close()
-
-
-@contextlib.contextmanager
-def _running(peer: Peer, binary: str) -> Iterator[tuple[_Client, subprocess.Popen[bytes]]]:
-    folder = tempfile.mkdtemp(prefix="cw-bench-peer-")
-    port = _free_port()
-    process = subprocess.Popen(
-        peer.argv(binary, folder, port),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    client = _Client(port)
-    try:
-        _await_ready(peer, client, process)
-        yield client, process
-    finally:
-        client.close()
-        process.terminate()
-        try:
-            process.wait(START_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _await_ready(peer: Peer, client: _Client, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + START_S
-    while process.poll() is None and time.monotonic() < deadline:
-        try:
-            client.get("/-/ready" if peer.binary == "prometheus" else "/health")
-        except (OSError, http.client.HTTPException, OpsError):
-            client.close()
-            time.sleep(0.1)
-        else:
-            return
-    raise OpsError(f"{peer.name} did not start.")
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
