@@ -14,6 +14,7 @@ import numpy as np
 
 from clusterwatch.analysis.columns import View
 from clusterwatch.analysis.groups import Group, World
+from clusterwatch.analysis.plausible import AHEAD_MAX
 from clusterwatch.analysis.rows import split
 from clusterwatch.analysis.signature import ALL_PARTY, plain
 from clusterwatch.analysis.tables import Marks, Numbers
@@ -199,10 +200,11 @@ class _Standing:
         """pg_status says that it was issued though the ring does not hold it any more.
 
         Not for gloo, which counts other calls there too, nor for groups with sends and receives: NCCL writes
-        their numbers there.
+        their numbers there. Nor where no rank can be so far beyond its peers.
         """
         held = self.rows.groups[self.row]
         sure = ~self.rows.gloo[self.row] & (held["p2p_count"] == 0)
+        sure &= held["last_enqueued"] <= self.sequence[self.call] + AHEAD_MAX
         enqueued: Marks = sure & (held["last_enqueued"] >= self.sequence[self.call])
         return enqueued
 

@@ -82,6 +82,9 @@ def _diagnose(observation: Observation) -> Diagnosis:
     problems = tuple(sorted((*observation.problems, *unnumbered.told(windows)), key=_place))
     observation = replace(observation, traces=(), windows=unnumbered.usable(windows), problems=problems)
     world = groups.build(observation)
+    if beyond := timing.beyond_all(world):
+        observation = _without_beyond(observation, world, beyond)
+        world = groups.build(observation, size=world.size)
     fresh, world, stale = _fresh(replace(observation, windows=tuple(world.windows.values())), world)
     told = log_judge.judge(observation.logs, world.size or None)
     fresh = replace(fresh, timeouts=(*observation.timeouts, *log_join.timeouts(told)))
@@ -121,6 +124,15 @@ def _fresh(observation: Observation, world: World) -> tuple[Observation, World, 
         stale |= outdated
         observation, world = _without(whole, world, stale)
     return observation, world, stale
+
+
+def _without_beyond(observation: Observation, world: World, beyond: frozenset[int]) -> Observation:
+    """Without dumps of numbers that no rank can have reached, each named."""
+    kept = tuple(window for window in observation.windows if window.rank not in beyond)
+    reason = "a call's number is far beyond all its peers': the dump is not used"
+    told = [InputProblem(world.windows[rank].source, reason, rank) for rank in sorted(beyond)]
+    problems = tuple(sorted((*observation.problems, *told), key=_place))
+    return replace(observation, windows=kept, problems=problems)
 
 
 def _without(observation: Observation, world: World, stale: frozenset[int]) -> tuple[Observation, World]:

@@ -16,7 +16,7 @@ from clusterwatch.analysis.signature import ALL_PARTY, TOTALS, comparable, eleme
 from clusterwatch.analysis.stacks import user_frame
 from clusterwatch.analysis.tables import SIGNATURE, CallTexts, Rows, digest
 from collectors.formats import columns
-from collectors.formats.columns import NULL, Signature
+from collectors.formats.columns import NULL, Signature, Sizes
 from collectors.wire import limits
 
 
@@ -26,7 +26,7 @@ def _signature_row(signature: Signature) -> tuple[int, int, int, int, int, bool]
     sent = received = NULL
     shapes: object = signature.input_sizes
     if op in TOTALS:
-        sent, received = element_count(signature.input_sizes), element_count(signature.output_sizes)
+        sent, received = _elements(signature.input_sizes), _elements(signature.output_sizes)
         if not (signature.input_sizes and signature.output_sizes):
             sent = received = NULL
     if op.startswith("alltoall"):
@@ -39,6 +39,14 @@ def _signature_row(signature: Signature) -> tuple[int, int, int, int, int, bool]
         received,
         op in ALL_PARTY,
     )
+
+
+_ELEMENTS_MAX: Final = 1 << 48
+"""More than any memory holds; sums over the members of a group still fit 64 bits."""
+
+
+def _elements(shapes: Sizes) -> int:
+    return min(element_count(shapes), _ELEMENTS_MAX)
 
 
 class Signatures:

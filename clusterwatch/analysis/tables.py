@@ -117,6 +117,8 @@ class Window:
     """MessagePack: ``CallTexts``"""
     unnumbered: int = 0
     """collective calls that the dump gives no usable number"""
+    passed_over: int = 0
+    """times, and numbers of sends and receives, that no recorder can have written"""
 
     @property
     def only_open(self) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 from clusterwatch.analysis.calls import issued_ns
 from clusterwatch.analysis.groups import World
 from clusterwatch.analysis.model import Observation
+from clusterwatch.analysis.plausible import AHEAD_MAX
 from clusterwatch.analysis.root import Root
 from clusterwatch.analysis.tables import Window
 from clusterwatch.analysis.waitfor import WaitGraph
@@ -68,6 +69,24 @@ def _far_behind(world: World, far: set[int]) -> set[int]:
     lag = reached[rows.number[mine]] - rows.high[mine]
     shared, close = set(rows.rank[mine].tolist()), set(rows.rank[mine[lag < 2]].tolist())
     return shared - close
+
+
+def beyond_all(world: World) -> frozenset[int]:
+    """Ranks that hold a call so far beyond every peer's newest one that its number cannot be right.
+
+    Cost: O(rows) in numpy.
+    """
+    rows = world.rows
+    held = np.flatnonzero((rows.number != NULL) & (rows.high != NULL))
+    number, high = rows.number[held], rows.high[held]
+    top = np.full(len(world.groups), NULL)
+    np.maximum.at(top, number, high)
+    leads = high == top[number]
+    alone = np.bincount(number[leads], minlength=len(world.groups)) == 1
+    second = np.full(len(world.groups), NULL)
+    np.maximum.at(second, number[~leads], high[~leads])
+    far = leads & (alone & (second != NULL) & (top - second > AHEAD_MAX))[number]
+    return frozenset(rows.rank[held[far]].tolist())
 
 
 def stall(observation: Observation, world: World, root: Root, graph: WaitGraph) -> tuple[bool, str]:

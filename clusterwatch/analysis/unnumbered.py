@@ -58,12 +58,20 @@ def usable(windows: Iterable[Window]) -> tuple[Window, ...]:
 
 
 def told(windows: Iterable[Window]) -> list[InputProblem]:
-    """Each dump with calls without a number, by name."""
-    return [InputProblem(w.source, _reason(w), w.rank) for w in windows if w.unnumbered]
+    """Each dump with numbers that are no use, by name."""
+    return [InputProblem(w.source, _reason(w), w.rank) for w in windows if w.unnumbered or w.passed_over]
 
 
 def _reason(window: Window) -> str:
-    calls = f"{count(window.unnumbered, 'call')} of {window.entry_count} without a usable sequence number"
-    if window.unnumbered > FILLED_MAX:
-        return f"{calls}: the dump is not used"
-    return f"{calls}: taken by the calls around, as far as these tell"
+    reasons = []
+    if window.unnumbered:
+        calls = count(window.unnumbered, "call")
+        use = "the dump is not used" if window.unnumbered > FILLED_MAX else _TAKEN
+        reasons.append(f"{calls} of {window.entry_count} without a usable sequence number: {use}")
+    if window.passed_over:
+        what = count(window.passed_over, "other number")
+        reasons.append(f"{what} (a time, a p2p number) that no recorder can have written: passed over")
+    return "; ".join(reasons)
+
+
+_TAKEN: Final = "taken by the calls around, as far as these tell"

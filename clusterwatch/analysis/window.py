@@ -22,12 +22,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from clusterwatch.analysis import unnumbered
+from clusterwatch.analysis.ring import Ring, column
 from clusterwatch.analysis.shared_tables import (
     MEMBERS,
     call_texts,
     group_key,
-    signatures_of,
     site_of_stack,
     text_digest,
 )
@@ -42,7 +41,7 @@ from clusterwatch.analysis.tables import (
     ToldGroup,
     Window,
 )
-from collectors.formats.columns import COMPLETED, NULL, STARTED, TraceColumns
+from collectors.formats.columns import COMPLETED, NULL, TraceColumns
 from collectors.formats.trace import TraceGroup
 from collectors.wire import limits
 
@@ -70,49 +69,25 @@ def reduce(trace: TraceColumns) -> Window:
 
     Cost: O(entries) in numpy; about 0.6 ms for 2,000 entries, 0.3 ms for 50.
     """
-    return _Reduction(trace).window()
+    return _Reduction(Ring(trace)).window()
 
 
 class _Reduction:
     """One pass over the columns of a dump. Rows are entries (N) until ``_calls`` picks the kept ones."""
 
-    def __init__(self, trace: TraceColumns) -> None:
-        self.trace = trace
-        entries = trace.entries
-        self.gloo = trace.backend == "gloo"
-        self.group = _array(entries.group, np.int32)
-        self.sequence = _array(entries.sequence, np.int64)
-        self.p2p_sequence = _array(entries.p2p_sequence, np.int64)
-        self.signature = _array(entries.signature, np.int32)
-        self.state = _array(entries.state, np.int8)
-        self.retired = _array(entries.retired, np.int8) == 1
-        self.created = _array(entries.created_ns, np.int64)
-        if self.gloo:  # there ``state`` stays "scheduled" for ever
-            self.finished = self.retired
-        else:
-            completed = _array(entries.completed_ns, np.int64)
-            self.finished = (self.state == COMPLETED) | (completed != NULL)
-        self.table = signatures_of(trace.signatures)
-        self.is_p2p = self.table.is_p2p[self.signature]
-        collective = ~self.is_p2p
-        numbered = (self.sequence != NULL) & collective
-        self.unnumbered = int(collective.sum()) - int(numbered.sum())
-        if self.unnumbered:
-            self.sequence = unnumbered.filled(self.sequence, self.group, collective, trace.truncated)
-            numbered = (self.sequence != NULL) & collective
-        self.collective = numbered.nonzero()[0]
-        self.groups = np.repeat(_NO_CALLS, len(trace.groups))
+    def __init__(self, ring: Ring) -> None:
+        self.ring = ring
+        self.groups = np.repeat(_NO_CALLS, len(ring.trace.groups))
 
     def window(self) -> Window:
-        trace, entries = self.trace, self.trace.entries
+        ring, trace = self.ring, self.ring.trace
         told = self._groups()
         calls = self._collectives()
         halves, pairs = self._p2p()
-        tail = self.collective[-TAIL_CALLS:]
-        kept = _Kept(self, (calls, halves, pairs, tail))
-        created = self.created[self.created != NULL]
-        open_at = [at.min() for at in (calls.rows[~self.finished[calls.rows]], halves) if len(at)]
-        started = (self.state == STARTED).any() or (_array(entries.started_ns, np.int64) > 0).any()
+        tail = ring.collective[-TAIL_CALLS:]
+        kept = _Kept(ring, (calls, halves, pairs, tail))
+        created = ring.created[ring.created != NULL]
+        open_at = [at.min() for at in (calls.rows[~ring.finished[calls.rows]], halves) if len(at)]
         return Window(
             rank=trace.rank,
             source=trace.source,
@@ -122,10 +97,10 @@ class _Reduction:
             newest_ns=int(created.max()) if len(created) else None,
             oldest_ns=int(created.min()) if len(created) else None,
             longest_gap_ns=max(0, int((created[1:] - created[:-1]).max())) if len(created) > 1 else 0,
-            entry_count=len(entries),
-            truncated=trace.truncated,
-            timed=bool(started),
-            any_finished=bool((self.retired | (self.state == COMPLETED)).any()),
+            entry_count=len(trace.entries),
+            truncated=ring.truncated,
+            timed=ring.timed,
+            any_finished=bool((ring.retired | (ring.state == COMPLETED)).any()),
             oldest_open_at=int(min(open_at)) if open_at else None,
             last=kept.last,
             tail_key=kept.tail_key(),
@@ -137,44 +112,43 @@ class _Reduction:
             signature_bytes=kept.signature_rows.tobytes(),
             group_texts=msgspec.msgpack.encode(told),
             call_texts=kept.texts(),
-            unnumbered=self.unnumbered,
+            unnumbered=ring.unnumbered,
+            passed_over=ring.passed_over,
         )
 
     def _groups(self) -> list[ToldGroup]:
-        told, keys = [], []
-        for group in self.trace.groups:
+        told, keys, groups = [], [], self.ring.trace.groups
+        for group in groups:
             runs, members = MEMBERS.of(group.ranks)
             told.append(ToldGroup(group.name, group.desc, runs))
             keys.append(group_key(group.name, group.desc, members))
         self.groups["key"] = keys
         self.groups["told"] = [bool(group.runs) for group in told]
-        _fill_status(self.groups, self.trace.groups)
+        _fill_status(self.groups, groups)
         return told
 
     def _collectives(self) -> _Chosen:
         """The calls to keep, by group and sequence; fills ``groups``."""
-        rows = self.collective
+        ring = self.ring
+        rows, sequence, group = ring.ordered
         if not len(rows):
             return _Chosen(rows, rows)
-        narrow = np.int16 if len(self.groups) < 2**15 else np.int32  # sorted by counting, in one pass
-        rows = rows[np.argsort(self.group[rows].astype(narrow), kind="stable")]
-        group, sequence = self.group[rows], self.sequence[rows]
         same = group[1:] == group[:-1]
         if (same & (sequence[1:] < sequence[:-1])).any():  # threads may record a little out of order
             rows = rows[np.lexsort((sequence, group))]
-            group, sequence = self.group[rows], self.sequence[rows]
+            group, sequence = ring.group[rows], ring.sequence[rows]
         ends = _ends(~same | (sequence[1:] != sequence[:-1]))
         last = ends - 1
         rows, group, sequence = rows[last], group[last], sequence[last]
         keep = self._keep(rows, group, sequence, _ends(group[1:] != group[:-1]))
         return _Chosen(rows[keep], (ends - _starts(ends))[keep])
 
-    def _keep(self, rows: Numbers, group: Numbers, sequence: Numbers, ends: Numbers) -> Marks:
+    def _keep(self, rows: Numbers, group: NDArray[Any], sequence: Numbers, ends: Numbers) -> Marks:
         """Which calls stay: the newest, those around the first open one, and open ones; fills ``groups``."""
-        count, starts = len(rows), _starts(ends)
+        ring, count, starts = self.ring, len(rows), _starts(ends)
         place = np.arange(count)
         number = np.repeat(np.arange(len(starts)), ends - starts)
-        is_open = ~self.finished[rows]
+        is_open = ~ring.finished[rows]
         first_open = np.minimum.reduceat(np.where(is_open, place, count), starts)
         has_open = first_open < ends
         around = place - first_open[number]
@@ -183,7 +157,7 @@ class _Reduction:
         keep = ends[number] - place <= NEWEST_CALLS
         keep |= has_open[number] & (around >= -BEFORE_OPEN) & (around <= AFTER_OPEN)
         keep |= is_open & (nth_open <= OPEN_CALLS_MAX)
-        shared = ~is_open & self.table.all_party[self.signature[rows]]
+        shared = ~is_open & ring.table.all_party[ring.signature[rows]]
         held = group[starts]
         kept = np.add.reduceat(keep, starts, dtype=np.int64)
         kept_ends = kept.cumsum()
@@ -192,12 +166,12 @@ class _Reduction:
         oldest = np.minimum(first_open, count - 1)
         self._put(held, "first_open", np.where(has_open, sequence[oldest], NULL))
         self._put(held, "first_open_at", np.where(has_open, rows[oldest], NULL))
-        self._put(held, "first_open_ns", np.where(has_open, self.created[rows[oldest]], NULL))
-        self._put(held, "first_open_state", self.state[rows[oldest]])
+        self._put(held, "first_open_ns", np.where(has_open, ring.created[rows[oldest]], NULL))
+        self._put(held, "first_open_state", ring.state[rows[oldest]])
         self._put(held, "shared_end", np.maximum.reduceat(np.where(shared, sequence, NULL), starts))
         self._put(held, "call_count", ends - starts)
         self._put(held, "open_count", np.add.reduceat(is_open, starts, dtype=np.int64))
-        timed_out = is_open & self.retired[rows]
+        timed_out = is_open & ring.retired[rows]
         self._put(held, "timed_out_count", np.add.reduceat(timed_out, starts, dtype=np.int64))
         self._put(held, "first_call", kept_ends - kept)
         self._put(held, "end_call", kept_ends)
@@ -211,21 +185,22 @@ class _Reduction:
 
         A member of a batch stays "scheduled" for ever: its closing entry tells (public issue 137969).
         """
-        rows = self.is_p2p.nonzero()[0]
+        ring = self.ring
+        rows = ring.p2p
         if not len(rows):
             return rows, rows
-        closing = self.table.closing[self.signature[rows]]
-        halves, finished = ~closing, self.finished[rows]
+        closing = ring.table.closing[ring.signature[rows]]
+        halves, finished = ~closing, ring.finished[rows]
         is_open = halves & ~finished
         if closing.any():
-            batch = (self.group[rows].astype(np.int64) << 40) + self.p2p_sequence[rows]
+            batch = (ring.group[rows].astype(np.int64) << 40) + ring.p2p_sequence[rows]
             is_open &= ~_contained(batch, batch[closing & finished])
-        elif self.trace.backend in UNCLOSED_BATCHES:
-            is_open &= not self.trace.truncated and len(rows) <= P2P_OPEN_MAX  # else halves cannot be paired
+        elif ring.trace.backend in UNCLOSED_BATCHES:
+            is_open &= not ring.truncated and len(rows) <= P2P_OPEN_MAX  # else halves cannot be paired
         for name, marks in (("p2p_count", halves), ("p2p_open_count", is_open)):
-            self.groups[name] = np.bincount(self.group[rows[marks]], minlength=len(self.groups))
+            self.groups[name] = np.bincount(ring.group[rows[marks]], minlength=len(self.groups))
         done = rows[halves & ~is_open]
-        pair = self.group[done].astype(np.int64) * len(self.table.table) + self.signature[done]
+        pair = ring.group[done].astype(np.int64) * len(ring.table.table) + ring.signature[done]
         _, first = np.unique(pair[::-1], return_index=True)
         newest = np.sort(len(done) - 1 - first)[-P2P_PAIRS_MAX:]
         return rows[is_open][:P2P_OPEN_MAX], done[newest]
@@ -273,12 +248,12 @@ class _Chosen:
 class _Kept:
     """The kept rows as tables, with signatures and sites numbered anew: only what is kept is in them."""
 
-    def __init__(self, ring: _Reduction, chosen: tuple[_Chosen, Numbers, Numbers, Numbers]) -> None:
+    def __init__(self, ring: Ring, chosen: tuple[_Chosen, Numbers, Numbers, Numbers]) -> None:
         calls, halves, pairs, tail = chosen
         self.ring = ring
         newest = np.arange(len(ring.group))[-1:]
         every = np.concatenate([calls.rows, halves, pairs, tail, newest])
-        self.stack = _array(ring.trace.entries.stack, np.int32)
+        self.stack = column(ring.trace.entries.stack, np.int32)
         self.used, self.number_of = _renumbered(ring.signature[every], len(ring.trace.signatures))
         self.site_table, self.site_of = self._numbered(np.concatenate([calls.rows, halves, tail, newest]))
         self.signature_rows: Rows = ring.table.rows[self.used]
@@ -313,7 +288,7 @@ class _Kept:
         ring = self.ring
         made: Rows = np.zeros(len(rows), CALL)
         made["sequence"], made["created_ns"], made["at"] = sequence[rows], ring.created[rows], rows
-        made["timeout_ms"] = _array(ring.trace.entries.timeout_ms, np.int64)[rows]
+        made["timeout_ms"] = column(ring.trace.entries.timeout_ms, np.int64)[rows]
         made["group"], made["signature"] = ring.group[rows], self.number_of[ring.signature[rows]]
         made["site"], made["parts"] = self._sites(rows), parts
         made["state"], made["retired"] = ring.state[rows], ring.retired[rows]
@@ -351,10 +326,6 @@ class _Kept:
 _MIX_A: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIX_B: Final = np.uint64(0xC2B2AE3D27D4EB4F)
 """Odd 64-bit constants: multiplying by one loses nothing."""
-
-
-def _array(column: Any, dtype: Any) -> NDArray[Any]:
-    return np.frombuffer(column, dtype) if len(column) else np.zeros(0, dtype)
 
 
 def _renumbered(indices: NDArray[Any], count: int) -> tuple[Numbers, Numbers]:

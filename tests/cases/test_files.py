@@ -50,6 +50,15 @@ def test_a_broken_file_is_named_and_the_rest_is_judged(tmp_path: Path) -> None:
     assert [problem["rank"] for problem in found["problems"]] == [1]
 
 
+@pytest.mark.parametrize("at_ns", [2**31, 2**62, 2**63 - 1])
+def test_one_absurd_time_makes_no_other_file_stale(tmp_path: Path, at_ns: int) -> None:
+    job = lacking(2)
+    job.rings[1].entries[-1]["time_created_ns"] = at_ns
+    found = analyzed(job.write(tmp_path))
+    assert named(found) == ("missing_rank", [2], []) and found["coverage"]["stale"] == 0
+    assert [problem["rank"] for problem in found["problems"]] == [1]
+
+
 def test_two_jobs_in_one_folder_are_told(tmp_path: Path) -> None:
     lacking(2).write(tmp_path, "jobA_comm_lib_trace_rank_{}")
     lacking(5, world=8).write(tmp_path, "jobB_comm_lib_trace_rank_{}")
