@@ -210,14 +210,17 @@ class Cluster:
             ):
                 continue
             self._closed_ns[node] = minute_ns
-            if any(f.kind == "dead" for f in faults):
-                continue
+            dead = any(f.kind == "dead" for f in faults)
             clock_ns = int(sum(f.value for f in faults if f.kind == "clock") * _S)
-            self._send_minute(part.world, node, minute_ns, now_ns, clock_ns)
+            self._send_minute(None if dead else part.world, node, minute_ns, now_ns, clock_ns)
 
     def _send_minute(
         self, world: World | None, node: int, minute_ns: int, now_ns: int, clock_ns: int
     ) -> None:
+        """The block of a node, and the steps of its ranks where somebody was there to count them.
+
+        The block of an agent that died meanwhile lies in its spool, as on a real node, until it is back.
+        """
         line = self.lines[node]
         told_ns = (minute_ns + clock_ns) // MINUTE_NS * MINUTE_NS
         if block := self._minutes.block(node, minute_ns, told_ns):

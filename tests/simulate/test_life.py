@@ -153,6 +153,15 @@ def test_the_agent_of_a_dead_node_says_nothing_and_keeps_nothing_of_that_time(tm
     assert (power[:, 31:50] == blocks.MISSING).all() and (power[:, :30] != blocks.MISSING).all()
 
 
+def test_the_minute_in_which_an_agent_died_is_kept_until_it_is_back(tmp_path: Path):
+    life = Life(tmp_path, "agent_dead:gpu-r001-n02@30+100").live(0, 125)
+    (kept,) = life.spooled("gpu-r001-n02", records.Block)
+    assert kept.minute_ns == BEGIN and not life.wires["gpu-r001-n02"].connected
+    assert life.live(125, 245).wires["gpu-r001-n02"].connected
+    minutes = [block.minute_ns for block in life.spooled("gpu-r001-n02", records.Block)]
+    assert minutes == [BEGIN, BEGIN + 2 * MINUTE], "in the minute between nobody looked"
+
+
 def test_a_lagging_agent_sends_every_second_frame_and_its_blocks_late(tmp_path: Path):
     life = Life(tmp_path, "agent_lagging:gpu-r001-n02@30").live(0, 130)
     late = [frame for frame in life.frames("gpu-r001-n02") if frame.t_ns >= BEGIN + 30 * S]
