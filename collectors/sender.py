@@ -33,6 +33,12 @@ log = logging.getLogger(__name__)
 
 BACKOFF_FIRST_S: Final = 0.5
 BACKOFF_MAX_S: Final = 30.0
+BROKEN_SPREAD_S: Final = 1.0
+"""A connection that broke is made again within this; a node silent for 3 s is told of."""
+RESUME_SPREAD_S: Final = 8.0
+"""The same after a gateway said that it stops or has too much to do: it greets some hundred a second."""
+_LEFT_BY_GATEWAY: Final = frozenset({1001, 1012, 1013})
+"""Close codes: going away, service restart, try again later. Source: IANA WebSocket close code registry."""
 REFUSED_RETRY_S: Final = 60.0
 WELCOME_TIMEOUT_S: Final = 15.0
 ACK_TIMEOUT_S: Final = 120.0
@@ -153,7 +159,7 @@ class Sender:
             ) as error:
                 if self.welcomed.is_set():
                     backoff_s = BACKOFF_FIRST_S
-                    pause_s = random.uniform(0, backoff_s)  # noqa: S311
+                    pause_s = random.uniform(0, _resume_spread_s(error))  # noqa: S311
                 log.warning("gateway_away url=%s error=%s", self._config.gateway_url, _words(error))
                 backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
             self.connected = False
@@ -361,6 +367,12 @@ def tls_context(config: AgentConfig) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=str(config.gateway_ca) if config.gateway_ca else None)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
+
+
+def _resume_spread_s(error: BaseException) -> float:
+    """Over how many seconds a fleet comes back: a gateway that says goodbye leaves all its nodes at once."""
+    code = error.rcvd.code if isinstance(error, ConnectionClosed) and error.rcvd is not None else None
+    return RESUME_SPREAD_S if code in _LEFT_BY_GATEWAY else BROKEN_SPREAD_S
 
 
 def _loop_time() -> float:

@@ -8,6 +8,7 @@ are read once a second, all at once.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusterwatch.ingest.admission import Admission
-from clusterwatch.ingest.hot_arrays import NodePart, ProgressPart, RankLayout
+from clusterwatch.ingest.hot_arrays import ClockStep, NodePart, ProgressPart, RankLayout
 from clusterwatch.ingest.slot_values import Layout, Values
 from clusterwatch.jobs.announcements import RefLayout
 from clusterwatch.store import hot
@@ -27,6 +28,8 @@ from collectors.wire.records import HotFrame, HotMetrics, HotProgress
 PROGRESS_KEPT_NS: Final = 600 * 10**9
 """Last numbers of a process that vanished, or of a node that went, are kept so long: they name dead ranks."""
 LAYOUTS_PER_NODE_MAX: Final = 4 * limits.RANKS_PER_NODE_MAX
+CLOCK_STEP_NS: Final = 10 * 10**9
+"""A node's clock that differs by more from one frame to the next was set; less may be a late frame."""
 VALUE_LAYOUTS_MAX: Final = 1_024
 """Layouts of values that are remembered; a fleet has as many as it has kinds of nodes."""
 
@@ -50,6 +53,10 @@ class NodeEntry:
     """``slots`` as int64"""
     offset_ns: int = 0
     """server's clock minus the node's"""
+    frame_ns: int = 0
+    """the node's time of its newest frame, 0 before the first"""
+    step: ClockStep | None = None
+    """the newest jump of the node's clock"""
     progress: HotProgress | None = None
     layout: RankLayout | None = None
     gone: dict[int, ProgressPart] = field(default_factory=dict)
@@ -78,6 +85,8 @@ class Board:
         self._value_layouts: dict[bytes, Layout] = {}
         self._values: dict[int, list[Values]] = {}
         self._unresolved: set[int] = set()
+        self.clock_steps: deque[tuple[int, int]] = deque(maxlen=1_000)
+        """(node id, ns the clock was set forward by) since the owner last emptied it"""
 
     # --- nodes -----------------------------------------------------------------------------------
 
@@ -93,7 +102,7 @@ class Board:
             entry.gone = old.gone
             if old.epoch == origin.epoch:
                 entry.refs, entry.progress, entry.layout = old.refs, old.progress, old.layout
-                entry.offset_ns = old.offset_ns
+                entry.offset_ns, entry.frame_ns, entry.step = old.offset_ns, old.frame_ns, old.step
         self._nodes[origin.node_id] = entry
 
     def closed(self, node_id: int, link: int, now_ns: int) -> None:
@@ -106,6 +115,11 @@ class Board:
         """Any frame at all is a sign of life."""
         self._nodes[node_id].seen_ns = now_ns
 
+    def is_fresh(self, node_id: int, now_ns: int) -> bool:
+        """The node was heard within the time after which it counts as silent."""
+        entry = self._nodes.get(node_id)
+        return entry is not None and now_ns - entry.seen_ns < limits.SILENT_AFTER_S * 1e9
+
     # --- frames ----------------------------------------------------------------------------------
 
     def take(self, node_id: int, frame: HotFrame, now_ns: int) -> None:
@@ -115,9 +129,17 @@ class Board:
             raise MalformedFrame("a time that is no time")
         if frame.metrics is not None:
             self._take_values(entry, frame.metrics, now_ns)
-        entry.seen_ns = now_ns
-        entry.offset_ns = now_ns - frame.t_ns
+        self._take_time(entry, frame.t_ns, now_ns)
         self._take_progress(entry, frame.progress, now_ns)
+
+    def _take_time(self, entry: NodeEntry, t_ns: int, now_ns: int) -> None:
+        """Notes when a frame came, and whether the node's clock jumped since the one before."""
+        offset_ns = now_ns - t_ns
+        stepped_ns = entry.offset_ns - offset_ns
+        if entry.frame_ns and abs(stepped_ns) > CLOCK_STEP_NS:
+            entry.step = ClockStep(entry.offset_ns, entry.frame_ns, stepped_ns > 0)
+            self.clock_steps.append((entry.node_id, stepped_ns))
+        entry.seen_ns, entry.offset_ns, entry.frame_ns = now_ns, offset_ns, t_ns
 
     def _take_values(self, entry: NodeEntry, metrics: HotMetrics, now_ns: int) -> None:
         layout = self._value_layouts.get(metrics.layout)
@@ -159,9 +181,7 @@ class Board:
         present = set(np.frombuffer(progress.ref, "<u4").tolist()) if progress is not None else set()
         for place, ref in enumerate(np.frombuffer(entry.progress.ref, "<u4").tolist()):
             if ref not in present and len(entry.gone) < limits.RANKS_PER_NODE_MAX:
-                part = ProgressPart(
-                    entry.node_id, entry.seen_ns, entry.offset_ns, entry.progress, entry.layout
-                )
+                part = _part(entry, entry.progress, entry.layout)
                 entry.gone[ref] = part.only(place)
         for ref in present & entry.gone.keys():
             del entry.gone[ref]
@@ -206,9 +226,7 @@ class Board:
             if entry.gone or now_ns - entry.seen_ns > PROGRESS_KEPT_NS:
                 self._forget_old(entry, now_ns)
             if entry.progress is not None and entry.layout is not None:
-                progress.append(
-                    ProgressPart(entry.node_id, entry.seen_ns, entry.offset_ns, entry.progress, entry.layout)
-                )
+                progress.append(_part(entry, entry.progress, entry.layout))
             if entry.gone:
                 progress += entry.gone.values()
         values, self._values = self._values, {}
@@ -219,6 +237,10 @@ class Board:
             del entry.gone[ref]
         if now_ns - entry.seen_ns > PROGRESS_KEPT_NS:
             entry.progress, entry.layout = None, None
+
+
+def _part(entry: NodeEntry, progress: HotProgress, layout: RankLayout) -> ProgressPart:
+    return ProgressPart(entry.node_id, entry.seen_ns, entry.offset_ns, progress, layout, entry.step)
 
 
 def _same_ranks(new: HotProgress, old: HotProgress) -> bool:

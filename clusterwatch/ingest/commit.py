@@ -27,6 +27,8 @@ _AWAY_CLASSES: Final = frozenset({"08", "40", "53", "55", "57", "58"})
 """SQLSTATE classes that say nothing about our records: connection, rollback (deadlock), no resources, locks,
 operator intervention, system. Source: PostgreSQL manual, appendix A."""
 
+_DISK_FULL: Final = "53100"
+
 
 def is_away(error: BaseException) -> bool:
     """The database cannot be reached or asks to try again; anything else is about the records."""
@@ -36,6 +38,12 @@ def is_away(error: BaseException) -> bool:
         return False
     state = getattr(error, "sqlstate", None) or getattr(error.__cause__, "sqlstate", None)
     return state is None or state[:2] in _AWAY_CLASSES
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """PostgreSQL has no room: an operator's matter, and nothing about our records."""
+    state = getattr(error, "sqlstate", None) or getattr(error.__cause__, "sqlstate", None)
+    return state == _DISK_FULL
 
 
 @dataclass(frozen=True, slots=True)

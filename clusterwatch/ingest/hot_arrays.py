@@ -71,6 +71,16 @@ class RankLayout:
         )
 
 
+class ClockStep(NamedTuple):
+    """A jump of a node's clock: times from before it need the offset from before it."""
+
+    offset_ns: int
+    """server's clock minus the node's, before"""
+    last_ns: int
+    """the node's time of the last frame before"""
+    forward: bool
+
+
 class ProgressPart(NamedTuple):
     """Progress of one node (or of one vanished process), with the clock it needs."""
 
@@ -79,6 +89,7 @@ class ProgressPart(NamedTuple):
     offset_ns: int
     progress: HotProgress
     layout: RankLayout
+    step: ClockStep | None = None
 
     def only(self, place: int) -> ProgressPart:
         """The part of one rank."""
@@ -232,8 +243,26 @@ def _numbers(
         "step": column("step", "<i8"),
         "phase": column("phase", "u1"),
     }
+    stepped = _stepped(parts, counts)
     for name in _TIMES:
         node_time = np.minimum(column(name, "<i8"), _TIME_MAX_NS)
+        server_time = node_time + offset
+        for rows, step, newest_ns in stepped:
+            times = node_time[rows]
+            # A clock set forward leaves a gap that tells old times; one set back leaves them in the future.
+            old = times <= step.last_ns if step.forward else times > newest_ns
+            server_time[rows] = np.where(old, times + step.offset_ns, server_time[rows])
         # Never later than the frame itself; 0 stays "not known".
-        ranks[name] = np.where(node_time > 0, np.minimum(node_time + offset, seen), 0)
+        ranks[name] = np.where(node_time > 0, np.minimum(server_time, seen), 0)
     return ranks, {name: column(name, "<i8") for name in _PAIR_NUMBERS}
+
+
+def _stepped(parts: Sequence[ProgressPart], counts: Ints) -> list[tuple[slice, ClockStep, int]]:
+    """Rows of nodes whose clock jumped, the jump, and the node's time of the newest frame."""
+    found = []
+    for place, part in enumerate(parts):
+        if part.step is not None:
+            start = int(counts[:place].sum())
+            rows = slice(start, start + int(counts[place]))
+            found.append((rows, part.step, part.seen_ns - part.offset_ns))
+    return found

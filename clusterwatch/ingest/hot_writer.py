@@ -16,7 +16,7 @@ from clusterwatch.ingest.board import Snapshot
 from clusterwatch.ingest.commit import first_line
 from clusterwatch.ingest.hot_arrays import JobArrays, NodePart, node_states
 from clusterwatch.ingest.slot_values import SlotValues
-from clusterwatch.store import hot, hot_writes, tails
+from clusterwatch.store import gateway_notes, hot, hot_writes, tails
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +30,7 @@ class GatewayWriter:
     """Writes for one gateway; used by one thread."""
 
     def __init__(self, gateway: str) -> None:
+        self._gateway = gateway
         self._writer = hot_writes.HotWriter(gateway)
         self._jobs = JobArrays()
         self._values: dict[int, SlotValues] = {}
@@ -37,7 +38,7 @@ class GatewayWriter:
         """node id -> its last word when its tail was saved"""
         self._away = False
 
-    def write(self, snapshot: Snapshot) -> None:
+    def write(self, snapshot: Snapshot, notes: gateway_notes.GatewayNotes) -> None:
         """Takes a second's values and writes everything."""
         for cluster_id in snapshot.values:
             self._values.setdefault(cluster_id, SlotValues())
@@ -52,6 +53,7 @@ class GatewayWriter:
             self._writer.write(
                 snapshot.now_ns, node_states(snapshot.nodes), self._jobs.build(snapshot.progress), metrics
             )
+            gateway_notes.write(self._gateway, notes)
             self._save_tails(snapshot)
         except redis.RedisError as error:
             if not self._away:

@@ -26,10 +26,12 @@ from clusterwatch.ingest.captures import CaptureWatch
 from clusterwatch.ingest.commit import first_line, is_away
 from clusterwatch.ingest.hot_writer import GatewayWriter
 from clusterwatch.ingest.link import REPLACED, TRY_LATER, Broken, Link
+from clusterwatch.ingest.quarantine import Quarantine, clock_step_words, doubt_about_clock
 from clusterwatch.ingest.writer import Committed, PendingPut, Writer
 from clusterwatch.jobs import queries as job_queries
 from clusterwatch.jobs.announcements import RefLayout, layouts_of
 from clusterwatch.store import hot, partitions
+from clusterwatch.store.gateway_notes import GatewayNotes
 from collectors.wire import limits, records
 
 T = TypeVar("T")
@@ -82,6 +84,7 @@ class Gateway:
         self._hot_thread = ThreadPoolExecutor(1, "hot-writer")
         self._writer_of_hot = GatewayWriter(self.name)
         self._desk = AdmissionDesk(self._call)
+        self._quarantine = Quarantine()
         self._captures = CaptureWatch(self._call, self._send_order)
 
     @property
@@ -157,7 +160,7 @@ class Gateway:
     async def admit(self, hello: records.Hello) -> Admission:
         """Proves a node, together with others. Raises ``Refused``; ``Broken`` while the database is away."""
         try:
-            return await self._desk.admit(hello)
+            admission = await self._desk.admit(hello)
         except Refused:
             raise
         except Exception as error:
@@ -165,6 +168,46 @@ class Gateway:
                 raise Broken(TRY_LATER, "the gateway cannot reach its database: try again") from error
             logger.exception("admission_fault node=%r", hello.node)
             raise Broken(1011, "the gateway failed to admit this node; its log says why") from error
+        self._check_name_is_free(admission)
+        return admission
+
+    def _check_name_is_free(self, admission: Admission) -> None:
+        """Two machines with one name and one credential would push each other out for ever, and each would
+        have its records taken for the other's. Raises ``Refused`` for the newer one.
+        """
+        node_id = admission.origin.node_id
+        if node_id not in self._links or not self.board.is_fresh(node_id, time.time_ns()):
+            return
+        if self._quarantine.takes_turns(node_id, time.monotonic()):
+            raise Refused(
+                "duplicate_node",
+                "another machine with this name and credential is connected and speaks: give one of them a "
+                "name and a spool folder of its own",
+            )
+
+    def turned_away(self, hello: records.Hello, refusal: Refused, peer: str) -> None:
+        """Keeps for people which node was refused, and why."""
+        self._note(hello.cluster, hello.node, refusal.code, refusal.reason, peer)
+
+    def _note(self, cluster: str, node: str, code: str, reason: str, peer: str) -> None:
+        self._quarantine.note(cluster, node, code, reason, peer, time.time_ns() // 1_000_000)
+
+    def doubt(self, hello: records.Hello, peer: str) -> None:
+        """Notes a node whose clock cannot be right; it is admitted all the same."""
+        if found := doubt_about_clock(hello, time.time_ns()):
+            code, reason = found
+            logger.warning(
+                "node_in_doubt node=%s/%s code=%s reason=%s", hello.cluster, hello.node, code, reason
+            )
+            self._note(hello.cluster, hello.node, code, reason, peer)
+
+    def _note_clock_steps(self) -> None:
+        while self.board.clock_steps:
+            node_id, step_ns = self.board.clock_steps.popleft()
+            if link := self._links.get(node_id):
+                origin, words = link.admission.origin, clock_step_words(step_ns)
+                logger.warning("clock_stepped node=%s %s", link.node, words)
+                self._note(origin.cluster, origin.node, "clock_stepped", words, link.peer)
 
     def joined(self, link: Link) -> None:
         node_id = link.admission.origin.node_id
@@ -241,10 +284,17 @@ class Gateway:
         """Once a second everything this gateway knows goes to hot state; Valkey away costs nothing else."""
         next_s = self._loop.time()
         while True:
-            work = functools.partial(self._writer_of_hot.write, self.board.collect(time.time_ns()))
+            snapshot, notes = self.board.collect(time.time_ns()), self._notes()
+            work = functools.partial(self._writer_of_hot.write, snapshot, notes)
             await self._loop.run_in_executor(self._hot_thread, work)
             next_s = max(next_s + HOT_EVERY_S, self._loop.time())
             await asyncio.sleep(next_s - self._loop.time())
+
+    def _notes(self) -> GatewayNotes:
+        self._note_clock_steps()
+        self.writer.mind_hanging_commit()
+        nodes = self._quarantine.notes(time.time_ns() // 1_000_000)
+        return GatewayNotes(self.writer.storing(), nodes, self._quarantine.total)
 
     async def _resolve_loop(self) -> None:
         """Refs in hot frames that no commit of ours explained are looked up (after a restart, a move)."""

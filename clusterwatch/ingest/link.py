@@ -40,6 +40,8 @@ class Hub(Protocol):
     """What a link needs of its gateway."""
 
     async def admit(self, hello: records.Hello) -> Admission: ...
+    def turned_away(self, hello: records.Hello, refusal: Refused, peer: str) -> None: ...
+    def doubt(self, hello: records.Hello, peer: str) -> None: ...
     def joined(self, link: Link) -> None: ...
     def left(self, link: Link, clean: bool, silent: bool) -> None: ...
     def take_hot(self, link: Link, frame: records.HotFrame) -> None: ...
@@ -75,12 +77,22 @@ class Link:
     def node(self) -> str:
         return f"{self.admission.origin.cluster}/{self.admission.origin.node}"
 
+    @property
+    def peer(self) -> str:
+        """The other side's address, for people."""
+        return str((self._websocket.remote_address or ("unknown",))[0])
+
     async def run(self) -> None:
         """Serves the connection until it ends."""
+        hello: records.Hello | None = None
         try:
             hello = await self._first_message()
+            check_hello(hello)
             self.admission = await self._hub.admit(hello)
+            self._hub.doubt(hello, self.peer)
         except Refused as refusal:
+            if hello is not None:
+                self._hub.turned_away(hello, refusal, self.peer)
             await self._turn_away(refusal)
             return
         except Broken as broken:
@@ -127,7 +139,6 @@ class Link:
             raise Refused("bad_hello", str(error)) from error
         if not isinstance(message, records.Hello):
             raise Refused("bad_hello", "the first message must be a hello")
-        check_hello(message)
         return message
 
     async def _turn_away(self, refusal: Refused) -> None:

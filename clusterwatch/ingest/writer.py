@@ -20,7 +20,7 @@ from django.db import connection
 from clusterwatch.ingest import checks, commit
 from clusterwatch.ingest.apply import Origin
 from clusterwatch.jobs.announcements import RefLayout
-from clusterwatch.store import series
+from clusterwatch.store import gateway_notes, series
 from collectors.wire import records
 
 logger = logging.getLogger(__name__)
@@ -32,6 +32,10 @@ GROUP_MAX_RECORDS: Final = 2_000
 GROUP_MAX_BYTES: Final = 16 * 1024 * 1024
 RETRY_FIRST_S: Final = 0.2
 RETRY_MAX_S: Final = 3.0
+SLOW_ABOVE_BYTES: Final = 32 * 1024 * 1024
+"""Payload that waits beyond this: the database does not keep up, senders are asked to hold back."""
+SLOW_AFTER_S: Final = 5.0
+"""A commit that took longer: the same."""
 SLOW_PAUSE_S: Final = 2 * RETRY_MAX_S
 """Senders hold a lane this long after each failed try; always told again before it passes."""
 
@@ -121,6 +125,10 @@ class Writer:
         retention_ns: how long each kind of record is kept, by tag.
         """
         self.figures = WriterFigures()
+        self._storing: tuple[gateway_notes.Storing, str, int] = ("ok", "", time.time_ns() // 1_000_000)
+        self._commit_since_s: float | None = None
+        """monotonic: since when the commit at hand waits for the database"""
+        self._told_s = 0.0
         self._on_committed = on_committed
         self._on_trouble = on_trouble
         self._retention_ns = retention_ns
@@ -146,6 +154,36 @@ class Writer:
     def waiting_bytes(self) -> int:
         """Payload bytes submitted and not yet committed."""
         return self._held_bytes
+
+    def storing(self) -> gateway_notes.StoringNote:
+        """How storing goes, in words; from any thread."""
+        state, reason, since_ms = self._storing
+        if state == "ok" and (hangs_s := self._hangs_s()) > SLOW_AFTER_S:
+            state, reason = "slow", f"a commit takes {hangs_s:.0f} s already"
+            since_ms = time.time_ns() // 1_000_000 - int(hangs_s * 1000)
+        records = sum(queue.records for queue in self._queues.values())
+        return gateway_notes.StoringNote(state, since_ms, reason, records, self._held_bytes)
+
+    def _now(self, state: gateway_notes.Storing, reason: str = "") -> None:
+        """Notes how it goes; the time is that of the change."""
+        before, _, since_ms = self._storing
+        if state != before:
+            since_ms = time.time_ns() // 1_000_000
+            logger.log(logging.INFO if state == "ok" else logging.ERROR, "storing state=%s %s", state, reason)
+        self._storing = (state, reason, since_ms)
+
+    def mind_hanging_commit(self) -> None:
+        """Asks senders to hold back while a commit neither succeeds nor fails; call it about once a second."""
+        now_s = time.monotonic()
+        if self._hangs_s() > SLOW_AFTER_S and now_s - self._told_s > SLOW_PAUSE_S / 2:
+            self._told_s = now_s
+            with self._changed:
+                waiting = self._waiting()
+            self._on_trouble(waiting, SLOW_PAUSE_S)
+
+    def _hangs_s(self) -> float:
+        since_s = self._commit_since_s
+        return time.monotonic() - since_s if since_s is not None else 0.0
 
     def submit(self, put: PendingPut) -> None:
         """Queues a put; order within a lane is kept. The caller bounds how much it submits."""
@@ -194,16 +232,29 @@ class Writer:
             )
             for put in group
         ]
+        begun_s = self._commit_since_s = time.monotonic()
         outcome = self._commit_until_done(group, batches)
+        self._commit_since_s = None
         with self._changed:
             self._held_bytes -= sum(put.size_bytes for put in group)
         if outcome is None:
             return
+        self._mind_pace(time.monotonic() - begun_s)
         self.figures.groups += 1
         self.figures.stored += outcome.stored_count
         self.figures.rejected += sum(len(lane.rejects) for lane in outcome.lanes)
         self.figures.busy_s += time.thread_time() - started_s
         self._on_committed(Committed(list(zip(group, outcome.lanes, strict=True)), outcome.layouts))
+
+    def _mind_pace(self, took_s: float) -> None:
+        """Asks senders to hold back while the database does not keep up; hot frames go on."""
+        with self._changed:
+            waiting, size_bytes = self._waiting(), self._held_bytes
+        if took_s < SLOW_AFTER_S and size_bytes < SLOW_ABOVE_BYTES:
+            self._now("ok")
+            return
+        self._now("slow", f"the last commit took {took_s:.1f} s, {size_bytes // 2**20} MiB wait")
+        self._on_trouble(waiting, SLOW_PAUSE_S)
 
     def _commit_until_done(
         self, group: list[PendingPut], batches: Sequence[commit.LaneBatch]
@@ -214,8 +265,10 @@ class Writer:
             try:
                 return commit.commit(batches, self._partitions)
             except Exception as error:  # a supervised loop: a fault of ours must not end ingest for everyone
+                reason = commit.first_line(error)
+                self._now("disk_full" if commit.is_disk_full(error) else "database_away", reason)
                 if commit.is_away(error):
-                    logger.warning("commit_failed retry_s=%.1f reason=%s", pause_s, commit.first_line(error))
+                    logger.warning("commit_failed retry_s=%.1f reason=%s", pause_s, reason)
                 else:
                     logger.exception("commit_fault retry_s=%.1f", pause_s)
             connection.close()

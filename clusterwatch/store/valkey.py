@@ -51,6 +51,11 @@ def metric_key(gateway: str, cluster_id: int, metric: str) -> str:
     return f"hot:{gateway}:metric:{cluster_id}:{metric}"
 
 
+def notes_key(gateway: str) -> str:
+    """What a gateway has to say to people."""
+    return f"hot:{gateway}:notes"
+
+
 def tail_key(node_id: int) -> str:
     """The last two minutes of a node that fell silent."""
     return f"hot:tail:{node_id}"

@@ -116,7 +116,8 @@ class Welcome(Record, tag="welcome", frozen=True):
 
 class Refuse(Record, tag="refuse", frozen=True):
     """The gateway will not talk: ``code`` is stable (``bad_version``, ``bad_credential``, ``revoked``,
-    ``foreign_machine``, ``bad_enrolment``, ``bad_hello``, ``too_large``), ``reason`` is for people."""
+    ``foreign_machine``, ``duplicate_node``, ``bad_enrolment``, ``bad_hello``, ``too_large``), ``reason`` is
+    for people."""
 
     code: Name
     reason: Text

@@ -5,10 +5,11 @@ from __future__ import annotations
 import struct
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterwatch.ingest.hot_arrays import JobArrays, ProgressPart, RankLayout
+from clusterwatch.ingest.hot_arrays import ClockStep, JobArrays, ProgressPart, RankLayout
 from clusterwatch.jobs.announcements import RefLayout
 from collectors.wire.records import HotProgress
 
@@ -85,6 +86,24 @@ def test_no_time_is_later_than_the_frame_and_none_overflows() -> None:
         offset_ns=NOW_NS, progress=part(1, [(11, 1, [])], seen_ns=2**63 - 1).progress, seen_ns=NOW_NS
     )
     assert JobArrays().build([late])[1].moved_ns.tolist() == [NOW_NS]
+
+
+HOUR_NS = 3_600 * 10**9
+
+
+@pytest.mark.parametrize("step_ns", [HOUR_NS, -HOUR_NS])
+def test_a_clock_that_jumped_makes_no_rank_older_or_younger_than_it_is(step_ns: int) -> None:
+    """The node's clock was right; it was set a second ago. One rank moved 5 s ago, one half a second ago."""
+    times = struct.pack("<2q", NOW_NS - 5 * 10**9, NOW_NS + step_ns - 5 * 10**8)
+    two = part(1, [(11, 1, []), (12, 1, [])])
+    progress = HotProgress(
+        **{name: getattr(two.progress, name) for name in HotProgress.__struct_fields__ if name != "moved_ns"},
+        moved_ns=times,
+    )
+    step = ClockStep(offset_ns=0, last_ns=NOW_NS - 10**9, forward=step_ns > 0)
+    jumped = two._replace(offset_ns=-step_ns, progress=progress, step=step)
+    ages = NOW_NS - JobArrays().build([part(2, [(13, 1, [])]), jumped])[1].moved_ns[1:]
+    assert ages.tolist() == [5 * 10**9, 5 * 10**8]
 
 
 @given(

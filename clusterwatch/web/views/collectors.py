@@ -17,7 +17,7 @@ from django.views.decorators.http import require_GET
 
 from clusterwatch.fleet.models import Node
 from clusterwatch.fleet.queries import nodes_of
-from clusterwatch.store import disk, hot
+from clusterwatch.store import disk, gateway_notes, hot
 from clusterwatch.store.models import IngestCursor
 from clusterwatch.web.context import get_frame
 from clusterwatch.web.words import Badge
@@ -25,6 +25,7 @@ from collectors.wire.limits import SILENT_AFTER_S
 
 PAGE_SIZE = 100
 STORAGE_EVERY_S = 60
+DOUBTS_SHOWN = 50
 _COUNTS = ("stored", "rejected", "expired", "dropped")
 
 
@@ -72,6 +73,19 @@ def _plain(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [dict(row) for row in rows]
 
 
+def _notes() -> list[gateway_notes.GatewayNotes]:
+    try:
+        return gateway_notes.read()
+    except redis.RedisError:
+        return []
+
+
+def _doubts(notes: Iterable[gateway_notes.GatewayNotes], cluster: str) -> list[gateway_notes.NodeNote]:
+    """Nodes of the cluster that are kept out or not trusted, the newest first."""
+    mine = [node for note in notes for node in note.nodes if node.cluster == cluster]
+    return sorted(mine, key=lambda node: -node.last_ms)[:DOUBTS_SHOWN]
+
+
 @require_GET
 def listing(request: HttpRequest) -> HttpResponse:
     """Nodes of the cluster looked at, silent ones alone with ``show=silent``."""
@@ -90,8 +104,11 @@ def listing(request: HttpRequest) -> HttpResponse:
         link = links.get(node.pk)
         seen_at = datetime.fromtimestamp(link[1] / 1e9, UTC) if link else node.last_hello_at
         rows.append(CollectorRow(node, _badge(link, now_s), seen_at, sums.get(node.name, {})))
+    notes = _notes()
     context = {
         "here": "collectors", "rows": rows, "page": page, "silent_only": silent_only,
+        "storing": gateway_notes.storing_words(notes),
+        "doubts": _doubts(notes, frame.cluster.name if frame.cluster else ""),
         "storage": _storage(int(now_s // STORAGE_EVERY_S)),
     }  # fmt: skip
     return render(request, "web/collectors.html", context)
