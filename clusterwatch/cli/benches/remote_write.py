@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 SERIES_PER_REQUEST: Final = 2_000
 _LABEL, _SAMPLES, _SERIES = 0x0A, 0x12, 0x0A
+_NAME, _TEXT = 0x0A, 0x12
 _VALUE, _TIME = 0x09, 0x10
 _LITERAL_4: Final = 0xFC
 """Snappy: a literal whose length less one follows in four bytes."""
@@ -25,10 +26,8 @@ def labels(names: Mapping[str, str]) -> bytes:
     """The labels of a series, in the order the protocol wants (by name)."""
     found = []
     for name, value in sorted(names.items()):
-        pair = b"".join(
-            bytes([tag, len(part)]) + part for tag, part in ((0x0A, name.encode()), (0x12, value.encode()))
-        )
-        found.append(bytes([_LABEL, len(pair)]) + pair)
+        pair = _field(_NAME, name.encode()) + _field(_TEXT, value.encode())
+        found.append(_field(_LABEL, pair))
     return b"".join(found)
 
 
@@ -45,7 +44,7 @@ def requests(heads: Sequence[bytes], values: NDArray[np.float64], times_ms: Sequ
         parts = []
         for row in range(first, min(len(heads), first + SERIES_PER_REQUEST)):
             body = heads[row] + samples[row].tobytes()
-            parts.append(bytes([_SERIES]) + _varint(len(body)) + body)
+            parts.append(_field(_SERIES, body))
         yield _snappy(b"".join(parts))
 
 
@@ -59,6 +58,11 @@ def _samples(values: NDArray[np.float64], times_ms: Sequence[int]) -> NDArray[np
     packed[..., 11] = _TIME
     packed[..., 12:] = times
     return packed.reshape(len(values), -1)
+
+
+def _field(tag: int, body: bytes) -> bytes:
+    """A field of protobuf's length-delimited kind."""
+    return bytes([tag]) + _varint(len(body)) + body
 
 
 def _varint(number: int) -> bytes:
