@@ -80,6 +80,15 @@ def run_of(settings: Settings, now_ns: int) -> Run:
     return Run(attempt, now_ns)
 
 
+def end_run(settings: Settings, attempt: int) -> None:
+    """The next simulator begins a later attempt than ``attempt``: faults of this one restart jobs.
+
+    Raises ``OSError``.
+    """
+    path = settings.folder / f"run-{settings.seed}.json"
+    path.write_bytes(msgspec.json.encode(_KeptRun(0, attempt, 0)))
+
+
 class Credentials:
     """Credentials by node; ``held`` may be written to, ``save`` keeps what is new."""
 

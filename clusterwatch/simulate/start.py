@@ -31,7 +31,11 @@ def cluster(settings: Settings, clock: Clock | None = None) -> Cluster:
     """
     ours = clock or SystemClock()
     begun_ns = ours.now_ns()
-    told, found = story(settings, kept.run_of(settings, begun_ns), begun_ns)
+    run = kept.run_of(settings, begun_ns)
+    told, found = story(settings, run, begun_ns)
+    newest = max((p.attempt for world in told.worlds for p in world.timeline.pieces), default=run.attempt)
+    if newest > run.attempt:
+        kept.end_run(settings, newest)
     if settings.truth is not None:
         settings.truth.write_bytes(truth.as_json(settings, begun_ns, found))
     return Cluster(settings, told, ours)

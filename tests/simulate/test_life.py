@@ -192,6 +192,15 @@ def test_a_dead_rank_is_in_no_frame_and_the_next_attempt_has_new_numbers(tmp_pat
     assert [(record.id.attempt, record.ref) for record in starts[-8:]] == [(1, ref) for ref in range(9, 17)]
 
 
+def test_after_a_restart_by_a_fault_the_next_simulator_begins_a_later_attempt(tmp_path: Path):
+    def attempts(life: Life) -> set[int]:
+        node = life.cluster.lines[0].node.name
+        return {record.id.attempt for record in life.live(0, 3).spooled(node, records.RankInventory)}
+
+    assert attempts(Life(tmp_path, "rank_killed:88213@20+30")) == {0}
+    assert attempts(Life(tmp_path)) == {2} == attempts(Life(tmp_path))
+
+
 @pytest.mark.parametrize("fault", ["gpu_off_bus:88213/3@20", "hbm_error:88213/3@20"])
 def test_values_of_a_lost_gpu_are_unknown_in_frames_and_those_of_a_faulty_one_are_not(
     tmp_path: Path, fault: str
