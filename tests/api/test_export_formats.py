@@ -63,17 +63,18 @@ def test_json_has_null_where_there_is_no_number() -> None:
     ]
 
 
-def test_parquet_has_a_row_group_per_part_with_types_and_nulls() -> None:
+def test_parquet_has_types_and_nulls_and_gathers_small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export_formats, "GROUP_ROWS", 3)
     parquet = pytest.importorskip("pyarrow.parquet", reason="the extra `parquet` is not installed")
-    data = b"".join(export_formats.written(table(part(0, "a", "b"), part(60, "c")), "parquet"))
+    data = b"".join(export_formats.written(table(part(0, "a", "b"), part(60, "c"), part(90, "d")), "parquet"))
     file = parquet.ParquetFile(io.BytesIO(data))
     assert file.num_row_groups == 2
     read = file.read()
     assert str(read.schema.field("time").type) == "timestamp[ns, tz=UTC]"
-    assert read.column("node").to_pylist() == ["a", "b", "c"]
-    assert read.column("gpu").to_pylist() == [None, 1, None]
-    assert read.column("mean").null_count == 2 and read.column("mean")[1].as_py() == np.float32(612.3)
-    assert read.column("time").cast("int64").to_pylist() == [0, 10**9, 60 * 10**9]
+    assert read.column("node").to_pylist() == ["a", "b", "c", "d"]
+    assert read.column("gpu").to_pylist() == [None, 1, None, None]
+    assert read.column("mean").null_count == 3 and read.column("mean")[1].as_py() == np.float32(612.3)
+    assert read.column("time").cast("int64").to_pylist() == [0, 10**9, 60 * 10**9, 90 * 10**9]
     nothing = b"".join(export_formats.written(table(), "parquet"))
     assert parquet.ParquetFile(io.BytesIO(nothing)).read().num_rows == 0
 
