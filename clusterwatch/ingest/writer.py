@@ -173,7 +173,7 @@ class Writer:
         self._storing = (state, reason, since_ms)
 
     def mind_hanging_commit(self) -> None:
-        """Asks senders to hold back while a commit neither succeeds nor fails; call it about once a second."""
+        """Asks senders to hold back while a commit neither succeeds nor fails; call it each second."""
         now_s = time.monotonic()
         if self._hangs_s() > SLOW_AFTER_S and now_s - self._told_s > SLOW_PAUSE_S / 2:
             self._told_s = now_s

@@ -24,8 +24,13 @@ class Database:
 
     def __init__(self) -> None:
         self.errors: list[Exception] = []
+        self.asked = threading.Event()
+        self.answers = threading.Event()
+        self.answers.set()
 
     def commit(self, batches: Sequence[commit.LaneBatch], partitions: Any) -> commit.Outcome:
+        self.asked.set()
+        assert self.answers.wait(60)
         if self.errors:
             raise self.errors.pop(0)
         return commit.Outcome([commit.LaneResult(batch.records[-1].sequence) for batch in batches])
@@ -107,6 +112,23 @@ def test_a_queue_that_grows_is_slow_too(
     bench.put()
     assert bench.committed.wait(20)
     assert bench.states == ["slow"]
+
+
+def test_a_commit_that_hangs_is_said_while_it_hangs(
+    database: Database, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "SLOW_AFTER_S", 0.0)
+    bench.writer.mind_hanging_commit()
+    assert bench.slowed == [], "nothing hangs yet"
+    database.answers.clear()
+    bench.put()
+    assert database.asked.wait(20)
+    bench.writer.mind_hanging_commit()
+    bench.writer.mind_hanging_commit()
+    assert bench.slowed == [writer.SLOW_PAUSE_S], "once, not with each call"
+    assert "already" in bench.writer.storing().reason
+    database.answers.set()
+    assert bench.committed.wait(20)
 
 
 def test_what_waits_is_counted() -> None:
