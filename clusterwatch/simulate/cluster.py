@@ -21,6 +21,7 @@ from clusterwatch.simulate import kept, node_line, topology
 from clusterwatch.simulate.answers import Answers
 from clusterwatch.simulate.frames import FrameKind, FrameTemplate, message
 from clusterwatch.simulate.kept import Settings
+from clusterwatch.simulate.memory_spool import fair_bytes
 from clusterwatch.simulate.minutes import MINUTE_NS, Minutes
 from clusterwatch.simulate.node_line import NodeLine
 from clusterwatch.simulate.parts import Part, drivers_of, parts_of, shifted, wire_values
@@ -62,10 +63,11 @@ class Cluster:
         self._asked = asyncio.Event()
         shared = Shared(self._credentials.held, GREETINGS_AT_ONCE)
         config = kept.agent_config(settings)
+        spool_bytes = fair_bytes(len(nodes))
         self.lines = [
             NodeLine(
                 node, config, self._clock, shared, self._on_capture,
-                node_line.facts_of(node, scenario.shape),
+                node_line.facts_of(node, scenario.shape), spool_bytes,
             )
             for node in nodes
         ]  # fmt: skip

@@ -14,7 +14,15 @@ from collectors.wire import codec, records
 from collectors.wire.records import LANE_OF, Lane, LaneNext
 
 MAX_BYTES: Final = 2 * 1024 * 1024
-"""Per node and lane: some minutes of blocks and steps."""
+"""Per node and lane."""
+MIN_BYTES: Final = 96 * 1024
+"""Per node and lane: some minutes of blocks and steps, or the rings of its ranks."""
+_ALL_NODES_BYTES: Final = 640 * 1024 * 1024
+
+
+def fair_bytes(node_count: int) -> int:
+    """What each lane of each node may hold, so that all together stay bounded while no gateway is there."""
+    return max(MIN_BYTES, min(MAX_BYTES, _ALL_NODES_BYTES // (2 * node_count)))
 
 
 class MemorySpool:

@@ -25,9 +25,11 @@ class NodeLine:
         shared: Shared,
         on_capture: Callable[[topology.SimulatedNode, records.CaptureOrder], None],
         facts: dict[str, str],
+        spool_bytes: int,
     ) -> None:
+        """``spool_bytes``: what each lane may hold."""
         self.node = node
-        self.spool = MemorySpool()
+        self.spool = MemorySpool(spool_bytes)
         self.facts = facts
         self._config = replace(config, node=node.name, machine_id=node.machine_id)
         self._clock = clock

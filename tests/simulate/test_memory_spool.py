@@ -1,6 +1,6 @@
 """A spool in memory keeps order, forgets what is acknowledged, and counts what it had to drop."""
 
-from clusterwatch.simulate.memory_spool import MemorySpool
+from clusterwatch.simulate.memory_spool import MAX_BYTES, MIN_BYTES, MemorySpool, fair_bytes
 from collectors.wire import codec, records
 
 
@@ -53,3 +53,8 @@ def test_a_new_epoch_sends_what_is_left_from_one_on():
     assert spool.epoch != epoch
     assert [sequence for sequence, _ in spool.read("urgent", 0, 9, 999)] == [1]
     assert times(spool) == [3] and spool.next_sequences().urgent == 2
+
+
+def test_spools_of_the_largest_cluster_stay_below_a_gibibyte_together():
+    assert fair_bytes(2) == MAX_BYTES and fair_bytes(10**6) == MIN_BYTES
+    assert 2 * 3_072 * fair_bytes(3_072) < 2**30
