@@ -5,14 +5,16 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
-from tests.e2e.product import ROOT, Product
+from tests.e2e.product import ROOT, Product, wait_for
+from tests.faults.feeder import HOT_METRIC
 
 EVENTS = """
     SELECT count(*), count(DISTINCT fields->>'n') FROM event
@@ -22,6 +24,7 @@ BLOCKS = """
     SELECT count(*), count(DISTINCT sequence) FROM raw_block
     JOIN fleet_node ON fleet_node.id = raw_block.node_id WHERE fleet_node.name = %s
 """
+MORE_EVENTS = 50
 ROLLUPS = """
     SELECT count(*), count(DISTINCT last[1]) FROM node_minute
     JOIN fleet_node ON fleet_node.id = node_minute.node_id WHERE fleet_node.name = %s
@@ -98,3 +101,49 @@ def holds_each_once(product: Product, node: str, made: dict[str, int]) -> None:
     assert stored(product, node) == (made["events"],) * 2
     assert stored(product, node, BLOCKS) == (made["blocks"],) * 2
     assert stored(product, node, ROLLUPS) == (made["blocks"],) * 2
+
+
+def cluster_id(product: Product) -> int:
+    """The cluster of real nodes."""
+    found: list[dict[str, Any]] = product.get("/clusters")["results"]
+    return next(int(cluster["id"]) for cluster in found if cluster["name"] == "default")
+
+
+class Counted:
+    """The count of a feeding node as pages show it. It never goes back, whatever gateways it came through."""
+
+    def __init__(self, product: Product, node: str) -> None:
+        self._product = product
+        self._node = node
+        self._cluster = f"/clusters/{cluster_id(product)}"
+        self._slot: int | None = None
+        self.values: list[float] = []
+
+    def next(self) -> float | None:
+        """The newest value shown; None before there is one."""
+        if self._slot is None:
+            places = self._product.get(f"{self._cluster}/slots")["places"]
+            self._slot = next((one["slot"] for one in places if one["node_name"] == self._node), None)
+        if self._slot is None:
+            return None
+        values = self._product.get(f"{self._cluster}/latest?metric={HOT_METRIC}&max_age_s=600")["values"]
+        value = values[self._slot] if self._slot < len(values) else None
+        assert value is not None or not self.values, "the value vanished"
+        if value is None:
+            return None
+        assert not self.values or value >= self.values[-1], "an older frame is shown over a newer"
+        self.values.append(float(value))
+        return self.values[-1]
+
+    def follow_until(self, done: Callable[[], bool]) -> None:
+        """Looks at the value, again and again, until something else is so."""
+
+        def look() -> bool | None:
+            self.next()
+            return True if done() else None
+
+        wait_for(look, 60, "the node goes on")
+
+    def follow_until_more_is_stored(self) -> None:
+        before = stored(self._product, self._node)[0]
+        self.follow_until(lambda: stored(self._product, self._node)[0] > before + MORE_EVENTS)

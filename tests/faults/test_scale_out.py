@@ -8,9 +8,8 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
@@ -18,9 +17,8 @@ from django.conf import settings
 
 from tests.e2e.product import Product, wait_for
 from tests.faults.balancer import Balancer
-from tests.faults.feeder import HOT_METRIC
 from tests.faults.live_watch import LiveWatch
-from tests.faults.nodes import database_url, feeding, holds_each_once, stored
+from tests.faults.nodes import Counted, cluster_id, database_url, feeding, holds_each_once, stored
 from tests.faults.table import Another, another, log_lines
 from tests.faults.task_watch import TaskWatch
 
@@ -28,7 +26,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.limit_s(180)]
 
 NODE = "node-between"
 CUTS = 4
-MORE_EVENTS = 50
 NO_JOB = 2_000_000_000
 """An id no job has: a look at it takes the lease, asks the database, and finds nothing."""
 
@@ -60,11 +57,6 @@ def watch(product: Product) -> Iterator[LiveWatch]:
         yield running
 
 
-def cluster_id(product: Product) -> int:
-    found: list[dict[str, Any]] = product.get("/clusters")["results"]
-    return next(int(cluster["id"]) for cluster in found if cluster["name"] == "default")
-
-
 # --- a node moves ---------------------------------------------------------------------------------------
 
 
@@ -73,7 +65,7 @@ def test_a_node_moves_between_gateways_without_loss_doubles_or_flicker(
 ) -> None:
     with feeding(product, tmp_path, NODE, gateway_port=balancer.port) as feeder:
         wait_for(lambda: stored(product, NODE)[0] > 50 or None, 30, "events arrive")
-        shown = Counted(product, watch.cluster_id)
+        shown = Counted(product, NODE)
         wait_for(shown.next, 30, "the count is shown")
         begun = len(watch.frames)
         for _ in range(CUTS):
@@ -104,39 +96,6 @@ def come_to(balancer: Balancer, port: int, shown: Counted) -> None:
     before = shown.values[-1]
     shown.follow_until(lambda: shown.values[-1] > before)
     balancer.backends = [port, other]
-
-
-class Counted:
-    """The node's count as pages show it: it never goes back, whichever gateways it came through."""
-
-    def __init__(self, product: Product, cluster: int) -> None:
-        self._product = product
-        self._path = f"/clusters/{cluster}/latest?metric={HOT_METRIC}&max_age_s=3600"
-        self.values: list[float] = []
-
-    def next(self) -> float | None:
-        """The newest value shown; None before there is one."""
-        answer = self._product.get(self._path)
-        known = [value for value in answer["values"] if value is not None]
-        assert known or not self.values, "the value vanished"
-        if not known:
-            return None
-        assert not self.values or known[0] >= self.values[-1], "an older frame is shown over a newer"
-        self.values.append(known[0])
-        return self.values[-1]
-
-    def follow_until_more_is_stored(self) -> None:
-        before = stored(self._product, NODE)[0]
-        self.follow_until(lambda: stored(self._product, NODE)[0] > before + MORE_EVENTS)
-
-    def follow_until(self, done: Callable[[], bool]) -> None:
-        """Looks at the value, again and again, until something else is so."""
-
-        def look() -> bool | None:
-            self.next()
-            return True if done() else None
-
-        wait_for(look, 60, "the node goes on at another gateway")
 
 
 # --- one pulse leads ------------------------------------------------------------------------------------
