@@ -59,7 +59,7 @@ def measure(made: Made, rounds: int, say: Callable[[str], None]) -> dict[str, An
         answer = question.ask()
         if not question.is_right(answer):
             raise OpsError(f"{question.name} is answered wrongly.")
-        times = timed(question.ask, rounds, backend_pid)
+        times = timed(question.ask, rounds, lambda: _process_cpu_s(backend_pid))
         figures[f"{question.name}_ms"] = times["median"]
         figures[f"{question.name}_p95_ms"] = times["p95"]
         figures[f"{question.name}_cpu_ms"] = times["cpu"]
@@ -68,22 +68,24 @@ def measure(made: Made, rounds: int, say: Callable[[str], None]) -> dict[str, An
     return figures | {"answers_checked": True}
 
 
-def timed(ask: Callable[[], Any], rounds: int, backend_pid: int | None = None) -> dict[str, float]:
+def timed(
+    ask: Callable[[], Any], rounds: int, server_cpu_s: Callable[[], float] = lambda: 0.0
+) -> dict[str, float]:
     """Median, p95 and mean CPU in ms of ``rounds`` calls after one that warms the cache.
 
     Args:
-        backend_pid: of a server process on this machine whose CPU counts too: figures of CPU stay the same
-            however busy the machine is.
+        server_cpu_s: CPU of the answering process so far, which counts too: figures of CPU stay nearly the
+            same however busy the machine is.
     """
     ask()
     gc.collect()
     times = []
-    cpu_s = time.process_time() + _process_cpu_s(backend_pid)
+    cpu_s = time.process_time() + server_cpu_s()
     for _ in range(rounds):
         started = time.perf_counter()
         ask()
         times.append((time.perf_counter() - started) * 1e3)
-    cpu_s = time.process_time() + _process_cpu_s(backend_pid) - cpu_s
+    cpu_s = time.process_time() + server_cpu_s() - cpu_s
     times.sort()
     return {
         "cpu": round(cpu_s / rounds * 1e3, 2),
@@ -92,14 +94,13 @@ def timed(ask: Callable[[], Any], rounds: int, backend_pid: int | None = None) -
     }
 
 
-def _process_cpu_s(pid: int | None) -> float:
-    """CPU seconds of another process. Source: Linux sched-stats, first field in ns."""
-    if pid is None:
-        return 0.0
+def _process_cpu_s(pid: int) -> float:
+    """CPU seconds of another process of one thread. Source: Linux sched-stats, first field in ns."""
     return int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[0]) / 1e9
 
 
 def _questions(made: Made) -> Iterator[Question]:
+    yield from _of_now(made)
     yield from _of_one_gpu(made)
     yield from _of_the_fleet(made)
     yield from _of_the_past(made)
@@ -158,6 +159,22 @@ def _of_one_gpu(made: Made) -> Iterator[Question]:
     )  # fmt: skip
 
 
+# --- now ---------------------------------------------------------------------------------------------------
+
+
+def _of_now(made: Made) -> Iterator[Question]:
+    """Asked first: what a gateway wrote is forgotten when it falls silent."""
+    cluster, slots, power = made.cluster_id, made.plan.gpus, NAMES[POWER]
+
+    def latest_right(answer: fleet_queries.Latest) -> bool:
+        return _same(answer.values, made.truth.power[-1, :, -1]) and answer.coverage.ratio == 1
+
+    yield Question(
+        "latest_one_metric_all_gpus", 5,
+        lambda: fleet_queries.latest(cluster, power, slots, max_age_s=3600.0), latest_right,
+    )  # fmt: skip
+
+
 # --- the fleet ----------------------------------------------------------------------------------------------
 
 
@@ -165,9 +182,6 @@ def _of_the_fleet(made: Made) -> Iterator[Question]:
     cluster, slots, power = made.cluster_id, made.plan.gpus, NAMES[POWER]
     ten, day = last_minutes(made, TEN_MINUTES), last_minutes(made, 60 * made.plan.hours)
     newest = made.truth.power[-TEN_MINUTES:]
-
-    def latest_right(answer: fleet_queries.Latest) -> bool:
-        return _same(answer.values, newest[-1, :, -1]) and answer.coverage.ratio == 1
 
     def ten_right(answer: fleet_queries.Percentiles) -> bool:
         wanted = np.array([made.truth.percentiles[t_ns] for t_ns in answer.grid.t_ns.tolist()])
@@ -193,10 +207,6 @@ def _of_the_fleet(made: Made) -> Iterator[Question]:
     rack = list(made.node_ids[:RACK_NODES])
     rack_slots = np.arange(RACK_NODES * GPUS)
     ask_scope = fleet_queries.stored_percentiles
-    yield Question(
-        "latest_one_metric_all_gpus", 5,
-        lambda: fleet_queries.latest(cluster, power, slots, max_age_s=3600.0), latest_right,
-    )  # fmt: skip
     yield Question(
         "fleet_p50_p99_per_10_s_10_min", 5,
         lambda: ask_scope(cluster, "fleet", power, ten, step_s=10), ten_right,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -17,7 +18,7 @@ import orjson
 
 from clusterwatch.cli.benches import remote_write
 from clusterwatch.cli.benches.cpu_time import cpu_s
-from clusterwatch.cli.benches.peers import PEERS, Peer, find_binary, running
+from clusterwatch.cli.benches.peers import PEERS, Client, Peer, find_binary, running
 from clusterwatch.cli.benches.query_data import NAMES, POWER, Made
 from clusterwatch.cli.benches.query_measure import GPU_PLACE, TEN_MINUTES, timed
 from clusterwatch.cli.benches.query_signals import GPUS, SAMPLES
@@ -38,7 +39,12 @@ def compare(made: Made, folder: str, rounds: int, say: Callable[[str], None]) ->
             found[peer.name] = "not installed"
             say(f"  {peer.name}: not installed")
             continue
-        found[peer.name] = figures = _measure(peer, binary, made, min(rounds, ROUNDS_MAX))
+        try:
+            found[peer.name] = figures = _measure(peer, binary, made, min(rounds, ROUNDS_MAX))
+        except OpsError as fault:  # our own figures stand without it
+            found[peer.name] = str(fault)
+            say(f"  {peer.name}: {fault}")
+            continue
         for name, value in figures.items():
             say(f"  {peer.name} {name}: {value}")
     return found
@@ -59,9 +65,9 @@ def _measure(peer: Peer, binary: str, made: Made, rounds: int) -> dict[str, Any]
         for name, path, is_right in _questions(made):
             if not is_right(_result(server.client.get(path))):
                 raise OpsError(f"{peer.name} answers {name} otherwise than numpy.")
-            figures[f"{name}_ms"] = timed(lambda path=path: _result(server.client.get(path)), rounds)[  # type: ignore[misc]
-                "median"
-            ]
+            times = timed(partial(_ask, server.client, path), rounds, partial(cpu_s, server.process.pid))
+            figures[f"{name}_ms"] = times["median"]
+            figures[f"{name}_cpu_ms"] = times["cpu"]
     return figures
 
 
@@ -127,6 +133,10 @@ def _questions(made: Made) -> Iterator[tuple[str, str, Callable[[Any], bool]]]:
     yield "fleet_p50_per_10_s_10_min", over_time(f"quantile(0.5, {power})", 10), quantile_right(0.5)
     yield "fleet_p99_per_10_s_10_min", over_time(f"quantile(0.99, {power})", 10), quantile_right(0.99)
     yield "top_10_by_mean_10_min", instant(f"topk(10, avg_over_time({power}[10m]))"), top_right
+
+
+def _ask(client: Client, path: str) -> Any:
+    return _result(client.get(path))
 
 
 def _result(body: bytes) -> Any:
