@@ -25,7 +25,7 @@ from collectors.wire import records
 
 logger = logging.getLogger(__name__)
 
-LINGER_S: Final[dict[records.Lane, float]] = {"urgent": 0.02, "bulk": 0.5}
+LINGER_S: Final[dict[records.Lane, float]] = {"urgent": 0.02, "bulk": 1.0}
 """How long the first record of a group waits for company. A commit costs as much as ten blocks, and 3,072
 nodes send 51 blocks a second: nobody waits for those, so they are gathered; events are not held up."""
 GROUP_MAX_RECORDS: Final = 2_000

@@ -26,8 +26,8 @@ from collectors.wire.metrics import GPU_METRICS
 
 MINUTE_NS: Final = 60 * 10**9
 NODE_VALUES: Final = GPUS * len(GPU_METRICS) * SAMPLES
-GROUP: Final = 25
-"""Blocks of one commit: half a second of what 3,072 nodes send, as the gateway gathers them."""
+GROUP: Final = 50
+"""Blocks of one commit: a second of what 3,072 nodes send, as the gateway gathers them."""
 EPOCH: Final = "0123456789abcdef0123456789abcdef"
 HEADERS: Final = [
     records.BlockMetric(metric.name, metric.unit, metric.resolution, GPUS, SAMPLES) for metric in GPU_METRICS

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from clusterwatch.cli.benches import store_peers
+from clusterwatch.cli.benches.query_signals import Signals
 from clusterwatch.cli.benches.store_ours import Plan
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -41,7 +42,7 @@ def test_peers_get_every_value_once_in_both_ways() -> None:
     sample_bytes = 19  # tag and length, tag and double, tag and a time of seven bytes
     assert by_minute > plan.values * sample_bytes
     assert by_second > 64 * 20 * store_peers.SECONDS_ALONE * sample_bytes
-    assert store_peers._of_minute(store_peers.Signals(8, plan.first_minute), plan.first_minute).shape == (
+    assert store_peers._of_minute(Signals(8, plan.first_minute), plan.first_minute).shape == (
         len(store_peers._heads(plan)), 60,
     )  # fmt: skip
 
