@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import math
+import time
+from array import array
+
 import pytest
 import redis
+from django.db import connection
 from django_celery_beat.models import PeriodicTask
 
-from clusterwatch.fleet.models import Cluster
-from clusterwatch.ingest import fleet_minutes, schedule, tasks
+from clusterwatch.fleet.models import Cluster, Node, Slot
+from clusterwatch.ingest import commit, fleet_minutes, schedule, tasks
+from clusterwatch.ingest.apply import Origin
+from clusterwatch.ingest.checks import Checked
 from clusterwatch.ingest.fleet_minutes import MINUTE_NS, Built, build_due
 from clusterwatch.project.celery_app import app
-from clusterwatch.store import hot, late_minutes
+from clusterwatch.store import fleet_planes, hot, late_minutes, series
 from clusterwatch.store.late_minutes import LateMinute
+from collectors.wire import blocks, records
 
 T0 = 29_900_000 * MINUTE_NS
 NOW_NS = T0 + 2 * MINUTE_NS
@@ -87,6 +95,47 @@ def test_a_minute_whose_building_failed_is_tried_again(
             build_due(cluster.pk, NOW_NS)
     assert build_due(cluster.pk, NOW_NS) == Built(again=1)
     assert built == [0]
+
+
+def test_a_block_that_ingest_stores_late_is_in_the_minute_after_the_next_run() -> None:
+    cluster = Cluster.objects.create(name="live", slot_count=2, slots_version=2)
+    nodes = [Node.objects.create(cluster=cluster, name=name, machine_id=name) for name in ("early", "late")]
+    for number, node in enumerate(nodes):
+        Slot.objects.create(cluster=cluster, number=number, node=node, gpu_index=0)
+    now_ns = time.time_ns()
+    minute_ns = (now_ns // MINUTE_NS - 3) * MINUTE_NS
+    send(nodes[0], minute_ns, 100)
+    build_due(cluster.pk, now_ns)
+    assert stored_power(cluster, minute_ns) == (1, [50.0, None])
+    send(nodes[1], minute_ns, 120)
+    assert build_due(cluster.pk, now_ns) == Built(again=1)
+    assert stored_power(cluster, minute_ns) == (2, [50.0, 60.0])
+    assert build_due(cluster.pk, now_ns) == Built()
+
+
+def send(node: Node, minute_ns: int, multiple: int) -> None:
+    """One block as the gateway commits it."""
+    metrics = [records.BlockMetric("gpu_power_w", "w", 0.5, 1, 60)]
+    data = blocks.encode(metrics, [array("q", [multiple] * 60)])
+    rollup = blocks.pack_rollups([blocks.rollup([multiple], 0.5)])
+    block = records.Block(minute_ns, blocks.CODEC, metrics, data, rollup)
+    origin = Origin(node.cluster.name, node.name, "epoch", node.cluster_id, node.pk)
+    outcome = commit.commit(
+        [commit.LaneBatch(origin, "bulk", [Checked(1, len(data), block)])], series.PartitionCache()
+    )
+    assert outcome.stored_count == 1
+
+
+def stored_power(cluster: Cluster, minute_ns: int) -> tuple[int, list[float | None]]:
+    """(nodes, mean per slot) of the minute."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT node_count, data FROM fleet_minute WHERE cluster_id = %s AND t_ns = %s",
+            [cluster.pk, minute_ns],
+        )
+        count, data = cursor.fetchone()
+    mean = fleet_planes.decode_plane(bytes(data), 1).tolist()
+    return count, [None if math.isnan(number) else number for number in mean]
 
 
 def test_one_task_builds_a_cluster_at_a_time(valkey: redis.Redis, cluster: Cluster, built: list[int]) -> None:

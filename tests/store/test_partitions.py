@@ -90,9 +90,15 @@ def test_sizes_count_partitions() -> None:
     assert found["steps"][1] == 2 and found["steps"][0] > 0
 
 
-def test_the_bytes_of_a_block_are_stored_as_they_come() -> None:
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [("raw_block", "data"), ("fleet_minute", "data"), ("map_frame", "data"), ("node_minute", "low")],
+)
+def test_what_is_compressed_already_is_stored_as_it_comes(table: str, column: str) -> None:
+    (name,) = partitions.ensure(table, [NOW_NS])
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT attstorage FROM pg_attribute WHERE attrelid = 'raw_block'::regclass AND attname = 'data'"
+            "SELECT attstorage FROM pg_attribute WHERE attrelid = %s::regclass AND attname = %s",
+            [name, column],
         )
         assert cursor.fetchone()[0] == "e"
