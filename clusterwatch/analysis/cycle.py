@@ -98,7 +98,7 @@ def _beyond_siblings(calls: _Calls, world: World) -> set[int]:
         reached = {high for high in siblings if high is not None}
         if len(siblings) > 1 and rest and reached == set(rest) == {sequence - 1} and len(issued) == 1:
             found |= issued
-    return found if len(found) == 1 else set()
+    return {rank for rank in found if not pattern.came_early(world, rank)} if len(found) == 1 else set()
 
 
 def _issued(call: tuple[Group, int], rank: int) -> bool:

@@ -247,6 +247,15 @@ def next_role(world: World, rank: int) -> str | None:
     return tokens[-period][0] if period is not None else None
 
 
+def came_early(world: World, rank: int) -> bool:
+    """Whether a rank's newest call comes once a period and is due soon rather than just over: it has passed
+    over the calls before it, and made none too many.
+    """
+    tokens = tail_of(world.windows[rank]).tokens
+    period = period_of(tokens[:-1])
+    return period is not None and _made_early(tokens, period, (len(tokens) - 1, True))
+
+
 def last_is_unexpected(world: World, rank: int) -> bool:
     """Whether a rank's newest call breaks the period that its earlier calls keep.
 

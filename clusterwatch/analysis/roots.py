@@ -52,17 +52,25 @@ def find(world: World, evidence: Evidence) -> tuple[list[Root], WaitGraph]:
     forced = odd | {rank for root in roots for rank in root.named}
     explained |= {rank for root in roots for rank in root.suspects}
     graph.release(forced)
-    rings = waitfor.cycles(graph)
+    rings, tied = waitfor.rings(graph)
     crossings = [c for c in crossing.find(world, pairing) if not any(c.ranks & ring for ring in rings)]
     closed = [*rings, *(c.ranks for c in crossings)]
     roots += sinks.unexplained(world, graph, pairing, evidence, forced | explained, closed)
     covered = explained | _ranks(roots) | waitfor.upstream(graph, _ranks(roots))
     roots += [cycle.judge(world, graph, ring) for ring in rings if not ring & covered]
     roots += [crossing.judge(c) for c in crossings if not c.ranks & covered]
-    covered |= _ranks(roots)
-    roots += map(shares.refine, sinks.all_joined(world, graph, pairing, covered))
+    roots += _tied(world, graph, tied, explained | _ranks(roots))
+    blamed = explained | _ranks(roots)
+    roots += map(shares.refine, sinks.all_joined(world, graph, pairing, covered | blamed, blamed))
     roots = roots or sinks.leftover(world, graph)
     return _merged(lifecycle.refine(world, roots), evidence.hosts), graph
+
+
+def _tied(world: World, graph: WaitGraph, rings: Sequence[frozenset[int]], blamed: set[int]) -> list[Root]:
+    """Rings whose ranks wait for other faults as well: told where the order of the calls names who closed
+    them, since else those faults may be all there is."""
+    judged = [cycle.judge(world, graph, ring) for ring in rings if not ring & blamed]
+    return [root for root in judged if root.named and root.verdict == "cross_group_cycle"]
 
 
 def _ranks(roots: Sequence[Root]) -> set[int]:
@@ -247,15 +255,13 @@ def _late(graph: WaitGraph) -> list[Root]:
         held = set(call.waiting) - set(call.started)
         peers = count(len(call.started), "peer")
         if len(held) * 2 > len(call.waiting):
-            if not any(map(graph.waits, held)):
+            held -= set(call.held_up)
+            if held and not any(map(graph.waits, held)):
                 unclear.append(_mostly_queued(call, tuple(sorted(held - named)), peers))
             continue
-        for rank in sorted(
-            held - named - set(call.held_up)
-        ):  # behind older open work, which has its own reason
-            if not graph.waits(rank):
-                why = f"{peers} started {call.op} {call.sequence}; rank {rank} still has it queued"
-                found.append(_late_root(call, rank, why))
+        for rank in sorted(held - named - set(call.held_up)):  # what is older has a reason of its own
+            why = f"{peers} started {call.op} {call.sequence}; rank {rank} still has it queued"
+            found.append(_late_root(call, rank, why))
     return _first_per_rank(found) + unclear
 
 

@@ -264,7 +264,7 @@ def _place(root: Root, graph: WaitGraph, quiet: list[int], halves: list[Half]) -
     if not lacking and not halves:
         lacking = [call for rank in quiet for call in graph.lacking[rank]]
     if lacking:
-        first = min(lacking, key=lambda call: call.key)
+        first = min(lacking, key=lambda call: (bool(call.held_up), call.key))
         root.group, root.sequence, root.op = first.group, first.sequence, first.op
         root.missing = (*first.absent, *first.silent)
     elif halves:
@@ -272,10 +272,17 @@ def _place(root: Root, graph: WaitGraph, quiet: list[int], halves: list[Half]) -
         root.group, root.sequence, root.op = half.group, half.sequence, half.op
 
 
-def all_joined(world: World, graph: WaitGraph, pairing: Pairing, covered: set[int]) -> list[Root]:
-    """Nothing else explains the stall: calls that all members have issued and none has finished.
+def all_joined(
+    world: World, graph: WaitGraph, pairing: Pairing, covered: set[int], blamed: set[int]
+) -> list[Root]:
+    """Calls that all members have issued and none has finished, and that nothing else explains: what their
+    members wait for beside them was issued later, so it cannot be why.
 
     gloo hides the sends and receives that may tie a stall to another one, so there any root explains all.
+
+    Args:
+        covered: ranks of other roots, and those that wait for them.
+        blamed: ranks of other roots: what holds them up holds up each call that they have joined.
     """
     found: list[Root] = []
     by_first: dict[int, list[OpenCall]] = defaultdict(list)
@@ -287,7 +294,7 @@ def all_joined(world: World, graph: WaitGraph, pairing: Pairing, covered: set[in
             continue
         stuck = [call for rank in sorted(ranks & by_first.keys()) for call in by_first[rank]]
         if ranks & covered:
-            stuck = [call for call in stuck if not (call.held_up or covered.intersection(call.waiting))]
+            stuck = [call for call in stuck if not (call.held_up or call.behind or blamed & {*call.waiting})]
             if not stuck:
                 continue
         crossed = order.swapped(stuck)

@@ -185,17 +185,41 @@ def components(graph: WaitGraph) -> list[frozenset[int]]:
 
 
 def cycles(graph: WaitGraph) -> list[frozenset[int]]:
-    """Strong components of two ranks or more that wait for nobody outside: nothing else explains them.
+    """Closed rings: see ``rings``."""
+    return rings(graph)[0]
 
-    Who waits, through whatever chain, for a node that waits for nobody is in none of them; so all such nodes
-    are peeled off first, and what is left is small or a real ring.
+
+def rings(graph: WaitGraph) -> tuple[list[frozenset[int]], list[frozenset[int]]]:
+    """Strong components of two ranks or more: the closed ones, that wait for nobody outside, so that nothing
+    else explains them; and those that wait for others as well.
+
+    A call needs every member, so a component of either kind never ends, whoever else comes.
     """
-    open_ended = [n for targets in graph.edges.values() for n in targets if not graph.edges.get(n)]
-    explained = _reached(open_ended, graph.reverse)
-    rest = {node: targets for node, targets in graph.edges.items() if targets and node not in explained}
-    closed = [c for c in _strong(rest) if all(target in c for node in c for target in rest[node])]
-    ranks = [frozenset(node for node in c if node >= 0) for c in closed]
-    return sorted((c for c in ranks if len(c) > 1), key=min)
+    rest = _leading_to_rings(graph.edges)
+    closed: list[frozenset[int]] = []
+    tied: list[frozenset[int]] = []
+    for component in _strong(rest):
+        ranks = frozenset(node for node in component if node >= 0)
+        if len(ranks) > 1:
+            alone = all(target in component for node in component for target in graph.edges[node])
+            (closed if alone else tied).append(ranks)
+    return sorted(closed, key=min), sorted(tied, key=min)
+
+
+def _leading_to_rings(edges: Mapping[int, list[int]]) -> dict[int, list[int]]:
+    """What is left once nodes that wait for nobody are taken off again and again. Cost: O(edges)."""
+    left = {node: len(targets) for node, targets in edges.items() if targets}
+    sources: dict[int, list[int]] = defaultdict(list)
+    for node in left:
+        for target in edges[node]:
+            sources[target].append(node)
+    done = [target for target in sources if target not in left]
+    while done:
+        for source in sources[done.pop()]:
+            left[source] -= 1
+            if not left[source]:
+                done.append(source)
+    return {node: [t for t in edges[node] if left.get(t)] for node, count in left.items() if count}
 
 
 def _strong(edges: Mapping[int, list[int]]) -> list[frozenset[int]]:

@@ -79,8 +79,16 @@ def test_two_faults_at_once_are_both_named() -> None:
     assert len(found.findings) == 2
 
 
-_HIDDEN = frozenset({Kind.CROSS_GROUP_CYCLE, Kind.ALL_JOINED_NOT_FINISHED})
-"""Kinds that another fault may hide: the ranks that show them may wait for that one as well."""
+def downstream(made: TraceJob, truth: Truth) -> bool:
+    """Whether the fault never came to be: a member of a call that the network would stop waits for another
+    fault and has not issued it, so nobody has joined in full and only the other fault can be told.
+    """
+    if truth.verdict != Kind.ALL_JOINED_NOT_FINISHED or truth.seq is None:
+        return False
+    told = [
+        group for trace in made.traces() for group in trace.groups if (group.name, group.desc) == truth.group
+    ]
+    return any((group.last_enqueued or 0) < truth.seq for group in told)
 
 
 def together(seed: int) -> TraceJob:
@@ -98,12 +106,13 @@ def together(seed: int) -> TraceJob:
         return made
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", [*range(14), 25, 27, 30, 46, 47, 50, 52])
 def test_faults_at_once_are_findings_of_their_own_and_name_nobody_else(seed: int) -> None:
     made = together(seed)
     found = diagnose(Observation(traces=tuple(made.traces()), world_size=made.layout.world))
     told = {truth.verdict: says(found, truth) for truth in made.expected}
-    assert all(seen or kind in _HIDDEN for kind, seen in told.items()) and any(told.values()), told
+    hidden = {truth.verdict for truth in made.expected if downstream(made, truth)}
+    assert {kind for kind, seen in told.items() if not seen} == hidden and any(told.values()), told
     guilty = {rank for truth in made.expected for rank in truth.culprit_ranks}
     assert {rank for finding in found.findings for rank in finding.culprit_ranks} <= guilty
     assert len(found.findings) == sum(told.values())
