@@ -53,7 +53,7 @@ def passed_over(world: World, calls: Mapping[Call, Sequence[int]], ring: frozens
         calls: the ring's open calls, with the ranks of the ring that wait in each.
 
     Returns:
-        rank -> how many equals bear witness.
+        rank -> how many equals bear witness: more than there are ranks accused, since equals may deviate too.
     """
     programs: dict[int, _Program] = {}
 
@@ -73,7 +73,7 @@ def passed_over(world: World, calls: Mapping[Call, Sequence[int]], ring: frozens
                 votes = Counter(_witness(program(rank), program(other), *steps) for other in others)
                 if votes[True] > votes[False]:
                     found[rank] = max(found.get(rank, 0), votes[True])
-    return found
+    return {rank: votes for rank, votes in found.items() if votes > len(found)}
 
 
 def _others(world: World, groups: tuple[Group, Group], ring: frozenset[int]) -> Iterator[int]:

@@ -183,11 +183,17 @@ def _never_came(call: OpenCall, rank: int) -> Root:
 
 
 def _breaks(world: World, graph: WaitGraph, explained: set[int]) -> list[Root]:
-    """A rank that made one call more or one less than its equals, found in its own sequence."""
+    """A rank that made one call more or one less than its equals, found in its own sequence.
+
+    Several of them in one closed ring took the same calls in another order, and are judged with it.
+    """
     found = []
     awaited = graph.awaited()
-    for item in pattern.breaks(world):
-        if item.rank in explained or not (graph.waits(item.rank) or item.rank in awaited):
+    broken = pattern.breaks(world)
+    ranks = {item.rank for item in broken}
+    ringed = {rank for ring in waitfor.rings(graph)[0] if len(ring & ranks) > 1 for rank in ring}
+    for item in broken:
+        if item.rank in explained | ringed or not (graph.waits(item.rank) or item.rank in awaited):
             continue
         word = "one call too many" if item.extra else "one call too few"
         found.append(
