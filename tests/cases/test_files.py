@@ -11,6 +11,7 @@ from clusterwatch.analysis import Observation, diagnose
 from clusterwatch.analysis.verdicts import CATALOGUE
 from clusterwatch.cli.report import words
 from collectors.formats.flight_recorder import decode
+from collectors.formats.trace import TraceError
 from tests.cases.jobs import Call, Halt, Job, Sync
 from tests.cases.judged import analyzed, named
 
@@ -103,3 +104,11 @@ class TestOlderCalls:
 
     def test_a_whole_ring_is_neither(self) -> None:
         assert self.coverage() == "4 of 4 ranks reported"
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("at", [2, -1])
+def test_both_readers_refuse_a_pickle_that_pops(at: int, compiled: bool) -> None:
+    data = lacking(2).pickles()[0]
+    with pytest.raises(TraceError, match="opcode POP"):
+        decode(data[:at] + b"K\x010" + data[at:], 0, compiled=compiled)
