@@ -17,23 +17,23 @@ START_LIMIT_S = 60.0
 STOP_LIMIT_S = 20.0
 
 
-def spec_of(name: str, gateway_port: int = 0) -> ProcessSpec:
+def spec_of(name: str, gateway_port: int = 0, demo_gpus: int = 1) -> ProcessSpec:
     """The table's own line."""
-    table = product_processes(Address("127.0.0.1", 0), Address("127.0.0.1", gateway_port), demo_gpus=0)
+    table = product_processes(Address("127.0.0.1", 0), Address("127.0.0.1", gateway_port), demo_gpus)
     return next(spec for spec in table if spec.name == name)
 
 
 class Another:
     """One more process of a kind, with the product's environment; it may be killed and started again."""
 
-    def __init__(self, product: Product, name: str, *arguments: str) -> None:
-        """``arguments`` follow those of the table."""
+    def __init__(self, product: Product, name: str, *arguments: str, demo_gpus: int = 1) -> None:
+        """``arguments`` follow those of the table; ``demo_gpus`` is the size of a simulator."""
         self.port = free_port()
         """where it listens, if it is a gateway"""
         self.log = product.folder / "logs" / f"{name}-2.log"
         self._product = product
         self._arguments = arguments
-        self._spec = spec_of(name, self.port)
+        self._spec = spec_of(name, self.port, demo_gpus)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -78,9 +78,9 @@ class Another:
 
 
 @contextmanager
-def another(product: Product, name: str, *arguments: str) -> Iterator[Another]:
+def another(product: Product, name: str, *arguments: str, demo_gpus: int = 1) -> Iterator[Another]:
     """A second process of the kind, running while inside."""
-    process = Another(product, name, *arguments)
+    process = Another(product, name, *arguments, demo_gpus=demo_gpus)
     try:
         process.start()
         yield process
