@@ -9,7 +9,7 @@ are read once a second, all at once.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusterwatch.ingest.admission import Admission
-from clusterwatch.ingest.hot_arrays import ClockStep, NodePart, ProgressPart, RankLayout
+from clusterwatch.ingest.hot_arrays import ClockStep, ProgressPart, RankLayout
 from clusterwatch.ingest.slot_values import Layout, Values
 from clusterwatch.jobs.announcements import RefLayout
 from clusterwatch.store import hot
@@ -69,9 +69,9 @@ class Snapshot:
     """What one write needs; nothing of it changes any more."""
 
     now_ns: int
-    nodes: list[NodePart]
+    nodes: hot.NodeStates
     slots: list[tuple[int, ...]]
-    """of each of ``nodes``"""
+    """of each row of ``nodes``"""
     progress: list[ProgressPart]
     values: dict[int, list[Values]]
     """cluster id -> values that came since the last snapshot, oldest first"""
@@ -217,12 +217,9 @@ class Board:
 
     def collect(self, now_ns: int) -> Snapshot:
         """What one write needs, safe to be read by another thread while frames go on coming."""
-        nodes, slots, progress = [], [], []
-        for entry in self._nodes.values():
-            nodes.append(
-                NodePart(entry.node_id, entry.cluster_id, entry.seen_ns, entry.link, entry.link_since_ns)
-            )
-            slots.append(entry.slots)
+        entries = list(self._nodes.values())
+        progress = []
+        for entry in entries:
             if entry.gone or now_ns - entry.seen_ns > PROGRESS_KEPT_NS:
                 self._forget_old(entry, now_ns)
             if entry.progress is not None and entry.layout is not None:
@@ -230,13 +227,25 @@ class Board:
             if entry.gone:
                 progress += entry.gone.values()
         values, self._values = self._values, {}
-        return Snapshot(now_ns, nodes, slots, progress, values)
+        return Snapshot(now_ns, _node_states(entries), [entry.slots for entry in entries], progress, values)
 
     def _forget_old(self, entry: NodeEntry, now_ns: int) -> None:
         for ref in [ref for ref, part in entry.gone.items() if now_ns - part.seen_ns > PROGRESS_KEPT_NS]:
             del entry.gone[ref]
         if now_ns - entry.seen_ns > PROGRESS_KEPT_NS:
             entry.progress, entry.layout = None, None
+
+
+def _node_states(entries: Sequence[NodeEntry]) -> hot.NodeStates:
+    """One row per node."""
+    count = len(entries)
+    return hot.NodeStates(
+        node_id=np.fromiter([entry.node_id for entry in entries], np.int64, count),
+        cluster_id=np.fromiter([entry.cluster_id for entry in entries], np.int64, count),
+        seen_ns=np.fromiter([entry.seen_ns for entry in entries], np.int64, count),
+        link=np.fromiter([entry.link for entry in entries], np.uint8, count),
+        link_since_ns=np.fromiter([entry.link_since_ns for entry in entries], np.int64, count),
+    )
 
 
 def _part(entry: NodeEntry, progress: HotProgress, layout: RankLayout) -> ProgressPart:
@@ -262,9 +271,9 @@ def _check_ranks(progress: HotProgress) -> None:
 
 def _check_numbers(progress: HotProgress) -> None:
     """The numbers fit their ranks and groups. Raises ``MalformedFrame``."""
-    count, pairs = len(progress.ref) // 4, len(progress.group_index) // 2
-    times = (progress.step, progress.phase_since_ns, progress.moved_ns, progress.heard_ns)
-    if {*map(len, times)} != {8 * count} or len(progress.phase) != count:
+    ranks, pairs = 2 * len(progress.ref), 4 * len(progress.group_index)
+    times = len(progress.phase_since_ns) == len(progress.moved_ns) == len(progress.heard_ns) == ranks
+    if not times or len(progress.step) != ranks or 8 * len(progress.phase) != ranks:
         raise MalformedFrame("rank columns of unequal length")
-    if {len(progress.enqueued), len(progress.completed), len(progress.sequence)} != {8 * pairs}:
+    if not len(progress.enqueued) == len(progress.completed) == len(progress.sequence) == pairs:
         raise MalformedFrame("group columns of unequal length")

@@ -107,23 +107,6 @@ class ProgressPart(NamedTuple):
         return self._replace(progress=alone, layout=self.layout.only(place))
 
 
-class NodePart(NamedTuple):
-    """One node's state."""
-
-    node_id: int
-    cluster_id: int
-    seen_ns: int
-    link: int
-    link_since_ns: int
-
-
-def node_states(parts: Sequence[NodePart]) -> hot.NodeStates:
-    """One row per node."""
-    table = np.array(parts, np.int64).reshape(-1, len(NodePart._fields)).T
-    columns: dict[str, NDArray[Any]] = dict(zip(NodePart._fields, table, strict=True))
-    return hot.NodeStates(**columns | {"link": columns["link"].astype(np.uint8)})
-
-
 class JobArrays:
     """Progress of every job from parts; remembers what rows mean from one second to the next."""
 

@@ -7,14 +7,14 @@ silent or whose connection broke (``store.tails``). Valkey away costs nothing el
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import Final
 
+import numpy as np
 import redis
 
 from clusterwatch.ingest.board import Snapshot
 from clusterwatch.ingest.commit import first_line
-from clusterwatch.ingest.hot_arrays import JobArrays, NodePart, node_states
+from clusterwatch.ingest.hot_arrays import JobArrays
 from clusterwatch.ingest.slot_values import SlotValues
 from clusterwatch.store import gateway_notes, hot, hot_writes, tails
 
@@ -50,9 +50,7 @@ class GatewayWriter:
             for name, array in values.renewed().items()
         }
         try:
-            self._writer.write(
-                snapshot.now_ns, node_states(snapshot.nodes), self._jobs.build(snapshot.progress), metrics
-            )
+            self._writer.write(snapshot.now_ns, snapshot.nodes, self._jobs.build(snapshot.progress), metrics)
             gateway_notes.write(self._gateway, notes)
             self._save_tails(snapshot)
         except redis.RedisError as error:
@@ -65,18 +63,18 @@ class GatewayWriter:
         self._away = False
 
     def _save_tails(self, snapshot: Snapshot) -> None:
-        due = list(self._due(snapshot))[:TAILS_PER_S]
-        for node, slots in due:
-            values = self._values.get(node.cluster_id)
+        nodes = snapshot.nodes
+        for row in self._due(snapshot)[:TAILS_PER_S]:
+            node_id, last_word_ns = int(nodes.node_id[row]), int(nodes.seen_ns[row])
+            values = self._values.get(int(nodes.cluster_id[row]))
             if values is not None:
-                tail = values.tail(slots)
-                tails.save(node.node_id, tails.Tail(node.seen_ns, tail.end_ns, tail.metrics, tail.values))
-            self._saved[node.node_id] = node.seen_ns
+                tail = values.tail(snapshot.slots[row])
+                tails.save(node_id, tails.Tail(last_word_ns, tail.end_ns, tail.metrics, tail.values))
+            self._saved[node_id] = last_word_ns
 
-    def _due(self, snapshot: Snapshot) -> Iterator[tuple[NodePart, tuple[int, ...]]]:
-        """Nodes whose last minutes nobody has saved yet, of one silence each."""
-        for node, slots in zip(snapshot.nodes, snapshot.slots, strict=True):
-            broken = node.link == hot.CLOSED
-            silent = node.link == hot.OPEN and snapshot.now_ns - node.seen_ns > TAIL_AFTER_NS
-            if (broken or silent) and self._saved.get(node.node_id) != node.seen_ns:
-                yield node, slots
+    def _due(self, snapshot: Snapshot) -> list[int]:
+        """Rows of nodes whose last minutes nobody has saved yet, of one silence each."""
+        nodes = snapshot.nodes
+        silent = (nodes.link == hot.OPEN) & (snapshot.now_ns - nodes.seen_ns > TAIL_AFTER_NS)
+        lost = np.flatnonzero(silent | (nodes.link == hot.CLOSED)).tolist()
+        return [row for row in lost if self._saved.get(int(nodes.node_id[row])) != nodes.seen_ns[row]]

@@ -53,7 +53,6 @@ def hot_frames(nodes: int, seconds: int) -> dict[str, Any]:
 
     def build() -> None:
         snapshot = board.collect(time.time_ns())
-        hot_arrays.node_states(snapshot.nodes)
         jobs.build(snapshot.progress)
         values.take(snapshot.values.get(1, []), snapshot.now_ns)
         values.renewed()

@@ -7,16 +7,15 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import redis
-from django.db import Error as DatabaseFault
-from django.db import close_old_connections, connection
 
 from clusterwatch.ingest import ranks_now, states
-from clusterwatch.ingest.layout import ClusterLayout, JobLayout, Layouts
+from clusterwatch.ingest.layout import ClusterLayout, JobLayout
+from clusterwatch.ingest.layout_keeper import LayoutKeeper
 from clusterwatch.ingest.pulse_history import History, Moment
 from clusterwatch.store import frames, hot
 
@@ -24,6 +23,10 @@ TICK_S: Final = 1.0
 LEASE: Final = "pulse"
 LEASE_S: Final = 3.0
 """A leader that does not renew for so long is dead; longer than two ticks, so that one late tick is none."""
+READ_AFTER_S: Final = 0.25
+"""A gateway writes its second within this: pulse ticks then, not up to a second later."""
+SHIFT_MAX_S: Final = 0.1
+"""By how much a tick is moved towards that moment."""
 RATE_OVER_S: Final = 30.0
 
 log = logging.getLogger("clusterwatch.pulse")
@@ -62,7 +65,9 @@ class Leader:
     """What the leading process holds; made anew when leadership is taken."""
 
     def __init__(self) -> None:
-        self._layouts = Layouts()
+        self.gateway_ns: int | None = None
+        """the newest word of a gateway at the last tick"""
+        self._layouts = LayoutKeeper()
         self._publisher = frames.Publisher(takes_over=True)
         self._rates: dict[int, StepRate] = {}
         self._slots: dict[int, tuple[ClusterLayout, JobLayout, ranks_now.Column]] = {}
@@ -71,9 +76,10 @@ class Leader:
     def tick(self, now_ns: int) -> None:
         """Publishes every topic once. Raises ``redis.RedisError`` when hot state is away."""
         watched = frames.watched()
-        watched_jobs = {int(topic[4:]) for topic in watched if topic.startswith("job:")}
-        self._refresh(watched_jobs)
-        gateway_ns, nodes = hot.newest_gateway_word_ns(), hot.read_nodes()
+        watched_jobs = frozenset(int(topic[4:]) for topic in watched if topic.startswith("job:"))
+        self._layouts.ask(watched_jobs)
+        self.gateway_ns = gateway_ns = hot.newest_gateway_word_ns()
+        nodes = hot.read_nodes()
         jobs = self._looks(now_ns)
         self._rates = {job_id: rate for job_id, rate in self._rates.items() if job_id in jobs}
         self._slots = {job_id: kept for job_id, kept in self._slots.items() if job_id in jobs}
@@ -90,27 +96,20 @@ class Leader:
             t for t in self._publisher.topics() if t.startswith("job:") and t not in watched
         )
 
-    def _refresh(self, watched_jobs: set[int]) -> None:
-        close_old_connections()
-        try:
-            self._layouts.refresh(watched_jobs)
-        except DatabaseFault as fault:
-            log.warning("database_away frames go on with the last known layout reason=%s", fault)
-            connection.close()
-
     def _looks(self, now_ns: int) -> dict[int, states.JobNow]:
         found: dict[int, states.JobNow] = {}
+        gateways = hot.gateways()
         for job_id, layout in self._layouts.jobs.items():
             try:
-                found[job_id] = self._look(layout, now_ns)
+                found[job_id] = self._look(layout, now_ns, gateways)
             except redis.RedisError:
                 raise
             except Exception:  # noqa: BLE001  one job's damaged numbers must not blind the pages of all others
                 log.exception("job_unreadable job=%d", job_id)
         return found
 
-    def _look(self, layout: JobLayout, now_ns: int) -> states.JobNow:
-        ranks = ranks_now.look(layout, hot.read_job(layout.id), now_ns)
+    def _look(self, layout: JobLayout, now_ns: int, gateways: Sequence[str]) -> states.JobNow:
+        ranks = ranks_now.look(layout, hot.read_job(layout.id, gateways), now_ns)
         rate = self._rates.setdefault(layout.id, StepRate())
         step, _, _ = ranks_now.job_line(ranks)
         return states.JobNow(layout, ranks, rate.add(now_ns / 1e9, step), self._slots_of(layout))
@@ -128,6 +127,7 @@ class Leader:
     def close(self) -> None:
         """Ends what runs beside the ticks."""
         self._history.close()
+        self._layouts.close()
 
     def _publish_cluster(
         self,
@@ -157,6 +157,16 @@ def _moment(
     )
 
 
+def shift_s(tick_s: float, gateway_ns: int | None) -> float:
+    """How to move the next tick so that ticks follow the gateway's writes closely."""
+    if gateway_ns is None:
+        return 0.0
+    late_s = (tick_s - gateway_ns / 1e9 - READ_AFTER_S) % TICK_S
+    if late_s < TICK_S / 2:
+        return -min(late_s, SHIFT_MAX_S)
+    return min(TICK_S - late_s, SHIFT_MAX_S)
+
+
 class Pulse:
     """The loop: take or renew the lease, and as its holder publish."""
 
@@ -172,9 +182,11 @@ class Pulse:
     def run(self) -> None:
         """Ticks each second until stopped; a late tick is never caught up."""
         while not self._stop.is_set():
-            begun_s = time.monotonic()
+            begun_s, at_s = time.monotonic(), time.time()
             self._tick_safely()
-            self._stop.wait(max(0.05, begun_s + TICK_S - time.monotonic()))
+            gateway_ns = self._leader.gateway_ns if self._leader else None
+            next_s = begun_s + TICK_S + shift_s(at_s, gateway_ns)
+            self._stop.wait(max(0.05, next_s - time.monotonic()))
         self._give_up()
 
     def _tick_safely(self) -> None:

@@ -149,9 +149,13 @@ def read_nodes() -> NodeStates:
     return NodeStates(**{name: column[keep] for name, column in joined.items()})
 
 
-def read_job(job_id: int) -> JobProgress:
-    """Progress of one job over all gateways; a rank known to several has its newest row."""
-    parts = _read_parts(job_id, gateways())
+def read_job(job_id: int, of_gateways: Sequence[str] | None = None) -> JobProgress:
+    """Progress of one job over all gateways; a rank known to several has its newest row.
+
+    Args:
+        of_gateways: the answer of ``gateways`` a moment ago, for whoever reads many jobs.
+    """
+    parts = _read_parts(job_id, gateways() if of_gateways is None else of_gateways)
     if not parts:
         return empty_progress()
     if len(parts) == 1:

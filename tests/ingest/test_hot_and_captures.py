@@ -14,7 +14,7 @@ import pytest
 from clusterwatch.ingest.hub import Gateway
 from clusterwatch.jobs.models import Capture, Group, Job, Rank
 from clusterwatch.jobs.services import request_capture
-from clusterwatch.store import hot
+from clusterwatch.store import hot, tails
 from collectors.wire import records
 from collectors.wire.hot_values import pack
 from tests.ingest.client import Node, hello
@@ -138,6 +138,18 @@ async def link_of(node_state: int) -> hot.NodeStates:
         lambda: n if (n := hot.read_nodes()).link.tolist() == [node_state] else None
     )
     return nodes
+
+
+async def test_the_last_seconds_of_a_node_that_breaks_off_are_kept(node: Node) -> None:
+    for watts in (500.0, 71.0):
+        await node.send(records.HotFrame(time.time_ns(), pack({"power_w": [watts]})))
+        await asyncio.sleep(1.1)
+    node.websocket.transport.abort()
+    node_id = int((await link_of(hot.CLOSED)).node_id[0])
+    tail = await until(lambda: tails.load(node_id))
+    seconds = tail.values[0, :, 0]
+    assert tail.metrics == ("power_w",)
+    assert sorted(set(seconds[np.isfinite(seconds)].tolist())) == [71.0, 500.0]
 
 
 async def test_tells_a_clean_stop_from_a_death(gateway: Gateway, node: Node) -> None:
