@@ -86,7 +86,8 @@ def _diagnose(observation: Observation) -> Diagnosis:
         observation = _without_beyond(observation, world, beyond)
         world = groups.build(observation, size=world.size)
     fresh, world, stale = _fresh(replace(observation, windows=tuple(world.windows.values())), world)
-    told = log_judge.judge(observation.logs, world.size or None)
+    issued_ns = {window.rank: window.newest_ns for window in fresh.windows if window.newest_ns is not None}
+    told = log_judge.judge(observation.logs, world.size or None, issued_ns)
     fresh = replace(fresh, timeouts=(*observation.timeouts, *log_join.timeouts(told)))
     evidence = process.evidence(fresh, stale)
     found, graph = _faults(fresh, world, evidence)

@@ -12,13 +12,15 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Final
 
 from clusterwatch.analysis.crash import CLOCK_ERROR_NS
 from clusterwatch.analysis.log_actors import Actor, Told
 from clusterwatch.analysis.model import Owner
 from clusterwatch.analysis.process import SIGNALS
-from collectors.formats.job_log_prefix import Stamp
+from collectors.formats.job_log import OWN_KINDS
+from collectors.formats.job_log_prefix import UTC, Stamp
 
 SURVIVED_LINES: Final = 50
 """Ordinary lines of a process after an error: it was caught, the process went on."""
@@ -116,8 +118,12 @@ class Failure:
         return (self.told_best.verdict, self.told_best.cause)
 
 
-def signs(told: Sequence[Told]) -> list[Sign]:
+def signs(told: Sequence[Told], issued_ns: Mapping[int, int] = MappingProxyType({})) -> list[Sign]:
     """Every event that tells of a failed process, in order.
+
+    Args:
+        told: events of one attempt.
+        issued_ns: time of the newest call by rank, from dumps: a rank that issued one after its error lived.
 
     srun and torchelastic end the others after the first that failed, and a scheduler ends all: what their own
     lines list after it by a signal is an effect. One process writes these lines, so their order is that of
@@ -131,7 +137,7 @@ def signs(told: Sequence[Told]) -> list[Sign]:
         if kind == "scheduler":
             ending.setdefault(one.source, (one.event.line, kind))
         sign = _sign(one)
-        if sign is None:
+        if sign is None or _issued_later(sign, issued_ns):
             continue
         begun = ending.get(one.source)
         late = kind == "task_exit" and begun is not None and begun[0] != one.event.line
@@ -141,7 +147,37 @@ def signs(told: Sequence[Told]) -> list[Sign]:
         if kind == "task_exit":
             ending.setdefault(one.source, (one.event.line, kind))
         found.append(sign)
-    return found
+    return _without_survived(found)
+
+
+def _issued_later(sign: Sign, issued_ns: Mapping[int, int]) -> bool:
+    """Whether the rank's own dump holds a call newer than its error; only a stamp with a zone tells."""
+    stamp, newest = (
+        sign.told.stamp,
+        issued_ns.get(-1 if sign.told.actor.rank is None else sign.told.actor.rank),
+    )
+    if newest is None or stamp is None or stamp.clock != UTC or sign.told.event.kind not in OWN_KINDS:
+        return False
+    near = _NEAR_ERROR_NS if sign.told.event.stamp_near else CLOCK_ERROR_NS
+    return newest > stamp.ns + near
+
+
+def _without_survived(found: Sequence[Sign]) -> list[Sign]:
+    """Without errors after which their process printed steps: they were caught.
+
+    A pipe holds lines of stdout back until the process ends, so old steps may follow its last traceback. Where
+    the launcher tells that the process failed, and nothing else of it does, the error stays.
+    """
+    by_actor: dict[tuple[int, str, int, str], list[Sign]] = defaultdict(list)
+    for sign in found:
+        by_actor[sign.told.actor.key].append(sign)
+    kept = {
+        key
+        for key, mine in by_actor.items()
+        if any(s.strength and s.told.of_node for s in mine)
+        and not any(s.strength == 2 and not s.told.of_node and not _stepped_on(s.told) for s in mine)
+    }
+    return [sign for sign in found if not _stepped_on(sign.told) or sign.told.actor.key in kept]
 
 
 def own(found: Iterable[Sign]) -> list[Failure]:
@@ -198,13 +234,20 @@ def _sign(told: Told) -> Sign | None:
     if kind == "raised":
         sign = _traceback(told)  # its stack is not here: that the process ended of it is not told
         return None if sign is None else replace(sign, strength=min(1, sign.strength))
-    if event.lines_after >= SURVIVED_LINES:
+    if told.event.lines_after >= SURVIVED_LINES:
         return None
     if (plain := _PLAIN.get(kind)) is not None:
         return Sign(told, *plain)
     if (read := _READ.get(kind)) is not None:
         return read(told)
     return None
+
+
+def _stepped_on(told: Told) -> bool:
+    """Whether the process shows work after an error. Where nothing tells the lines of processes apart, the
+    steps may be another's.
+    """
+    return told.event.steps_after > 0 and not told.actor.anonymous
 
 
 def _cuda(told: Told) -> Sign:
@@ -226,7 +269,7 @@ def _traceback(told: Told) -> Sign | None:
     kind, text = event.word("type") or "", event.text
     if event.number("launcher") or kind in _ENDED:
         return None
-    if event.lines_after >= SURVIVED_LINES:
+    if told.event.lines_after >= SURVIVED_LINES:
         return None
     if _MEMORY.search(text):
         cause = "gpu_memory" if "CUDA" in text or "HIP" in text else "host_memory"

@@ -6,8 +6,9 @@ In: ``JobLog`` of every file. Out: ``LogVerdict``: findings, and what the join w
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from clusterwatch.analysis import log_failures, log_stall_wording, log_timeouts, log_wording
@@ -39,12 +40,17 @@ class LogVerdict:
     stall: Stall | None = None
 
 
-def judge(logs: Iterable[JobLog], world_size: int | None = None) -> LogVerdict:
+def judge(
+    logs: Iterable[JobLog],
+    world_size: int | None = None,
+    issued_ns: Mapping[int, int] = MappingProxyType({}),
+) -> LogVerdict:
     """The verdict on all logs of one job. Cost: O(events).
 
     Args:
         logs: parsed files, in any order.
         world_size: ranks the job has, when known from elsewhere.
+        issued_ns: time of the newest call of each rank, where dumps tell it.
     """
     story = gather(logs, world_size)
     attempts = _attempts(story.told)
@@ -52,7 +58,7 @@ def judge(logs: Iterable[JobLog], world_size: int | None = None) -> LogVerdict:
     if not attempts:
         return verdict
     newest = attempts[max(attempts)]
-    found = log_failures.signs(newest)
+    found = log_failures.signs(newest, issued_ns)
     verdict.every = tuple(log_failures.own(found))
     verdict.failed = tuple(log_failures.first(verdict.every))
     verdict.effects = tuple(sign for sign in found if not sign.strength)

@@ -27,6 +27,7 @@ from collectors.formats.job_log_blocks import (
 )
 from collectors.formats.job_log_patterns import TRIGGERS, Fields, recognise
 from collectors.formats.job_log_prefix import Label, Stamp
+from collectors.formats.job_log_tone import goes_on, is_mild
 
 LINE_MAX_BYTES: Final = 8_192
 """Longer lines are cut here: what names a failure stands near their start."""
@@ -63,6 +64,8 @@ class LogEvent:
     fields: Fields = field(default_factory=dict)
     lines_after: int = 0
     """ordinary lines of the same stream within the next ``_WATCH_LINES``: a dead process prints none"""
+    steps_after: int = 0
+    """of these, lines that show work: a step, a rate, the end of training"""
 
     def number(self, name: str) -> int | None:
         value = self.fields.get(name)
@@ -182,7 +185,7 @@ class LogParser:
             self._begin(label, rest, number)
         elif FAILURES.match(rest) or (ROOT_CAUSE in rest and label not in self._lists):
             self._lists[label] = FailureList(number, root=ROOT_CAUSE in rest)
-        elif (found := recognise(rest)) is not None:
+        elif (found := recognise(rest)) is not None and not is_mild(found[0], rest):
             kind, fields = found
             self._emit(
                 LogEvent(kind, number, rest[:TEXT_MAX_CHARS].strip(), label, known.stamp, False, fields)
@@ -190,8 +193,10 @@ class LogParser:
         elif begins_chain(rest):
             self._ended[label] = number
         elif number <= self._watch_until and rest[:1].strip() and "NCCL INFO" not in rest:
+            works = goes_on(rest)
             for event in self._watched.get(label, ()):
                 event.lines_after += 1
+                event.steps_after += works
 
     def _begin(self, label: Label, rest: str, number: int) -> None:
         """A traceback opens. One that is still open is another rank's whose lines nothing tells apart."""
