@@ -50,7 +50,11 @@ class Folder:
     hosts: Mapping[int, str] = field(default_factory=dict)
     """host by rank, where the paths of all dumps tell it"""
     other_jobs: tuple[Job, ...] = ()
-    """jobs whose files lie here too, at the same time; nothing of them is in ``windows``"""
+    """jobs whose files lie here too; nothing of them is in ``windows``"""
+    job: Job | None = None
+    """the job of ``windows``"""
+    earlier: Job | None = None
+    """the run before it; nothing of it is in ``windows``"""
     unranked: tuple[Window, ...] = ()
     """dumps whose rank nothing tells, under numbers that are no ranks; ``windows`` is empty then"""
     alike: bool = False
@@ -97,7 +101,8 @@ def read(
     choice = runs.choose(usable)
     problems = listing.problems + unusable
     problems += [InputProblem(o.dump.source, o.reason, o.dump.rank) for o in choice.left_out]
-    problems += _about_jobs(choice)
+    problems += _about_jobs(choice.jobs[0], choice.jobs[1:]) if choice.jobs else ()
+    problems += _about_mixed(choice)
     nothing = None if usable or unusable else InputProblem(_title(path), _nothing(listing))
     problems += [nothing] if nothing is not None else []
     if choice.numbering is not None:
@@ -120,6 +125,28 @@ def _chosen(choice: runs.Choice) -> Folder:
         stale_ranks=frozenset(dump.rank for dump in choice.stale_only),
         hosts=hosts.of({dump.source: dump.rank for dump in first.dumps}),
         other_jobs=tuple(choice.jobs[1:]),
+        job=first,
+        earlier=choice.earlier,
+    )
+
+
+def judging(found: Folder, job: Job) -> Folder:
+    """``found`` with one of its other jobs in the place of the first."""
+    if found.job is None or job not in found.other_jobs:
+        return found
+    others = (found.job, *(other for other in found.other_jobs if other is not job))
+    about = set(_about_jobs(found.job, found.other_jobs))
+    kept = (problem for problem in found.problems if problem not in about)
+    return replace(
+        found,
+        windows=tuple(dump.window for dump in job.dumps),
+        world_size=job.world_size,
+        stale_ranks=frozenset(),
+        hosts=hosts.of({dump.source: dump.rank for dump in job.dumps}),
+        problems=tuple(sorted((*kept, *_about_jobs(job, others)), key=lambda p: (p.source, p.reason))),
+        other_jobs=others,
+        job=job,
+        earlier=None,
     )
 
 
@@ -230,15 +257,18 @@ def _nothing(listing: _Listing) -> str:
     return f"no dump among {count} files" if count else "the folder is empty"
 
 
-def _about_jobs(choice: runs.Choice) -> Iterator[InputProblem]:
+def _about_jobs(first: Job, others: Iterable[Job]) -> Iterator[InputProblem]:
     """Says that files of several jobs lie here, once per job that is not judged."""
-    for job in choice.jobs[1:]:
-        first = choice.jobs[0].name
+    for job in others:
         yield InputProblem(
             job.name,
-            f"files of another job, of {len(job.dumps)} ranks, at the same time; judged here is {first} "
-            f"of {len(choice.jobs[0].dumps)} ranks, and nothing is mixed",
+            f"files of another job, of {len(job.dumps)} ranks; judged here is {first.name} of "
+            f"{len(first.dumps)} ranks, and nothing is mixed",
         )
+
+
+def _about_mixed(choice: runs.Choice) -> Iterator[InputProblem]:
+    """Says that ranks left dumps of two processes that nothing tells apart."""
     if choice.mixed_ranks:
         few = ", ".join(map(str, choice.mixed_ranks[:8])) + (", ..." if len(choice.mixed_ranks) > 8 else "")
         yield InputProblem(

@@ -6,15 +6,19 @@ For a notebook: ``diagnose(observe(Path("dumps")))`` gives the ``Diagnosis``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
-from clusterwatch.analysis import Observation, diagnose
-from clusterwatch.analysis.model import InputProblem, RankFacts, RankStacks, StackThread
+from clusterwatch.analysis import Observation, diagnose, exit_code
+from clusterwatch.analysis.model import Finding, InputProblem, RankFacts, RankStacks, StackThread
 from clusterwatch.analysis.stacks import RECORDER
 from clusterwatch.analysis.tables import Window
 from clusterwatch.readers import folder, job_logs, topology
 from clusterwatch.readers.archives import label, survey
+from clusterwatch.readers.names import PARTS
 from clusterwatch.readers.runs import Job
+from collectors.formats.job_log import JobLog
 
 
 class NoInputError(Exception):
@@ -49,7 +53,9 @@ def observe(
         raise NoInputError(f"there is nothing at {label(str(path))}") from error
     except OSError as error:
         raise NoInputError(f"{label(str(path))} cannot be read: {error.strerror}") from error
-    problems = (*_problems(found, told), *map(_told_apart, found.other_jobs))
+    found, apart = _worst_first(found)
+    told = replace(told, logs=tuple(_logs_of(found, told.logs)))
+    problems = (*_problems(found, told), *apart, *_of_earlier(found))
     world_size, less = _size_told(world_size, found)
     problems += less
     if found.unranked:
@@ -106,8 +112,51 @@ def recorded_stacks(windows: Iterable[Window]) -> Iterator[RankStacks]:
             yield RankStacks(window.rank, RECORDER, (thread,))
 
 
-def _told_apart(job: Job) -> InputProblem:
-    """What a job whose files lie here too suffers from, in one sentence of its own."""
+def _worst_first(found: folder.Folder) -> tuple[folder.Folder, list[InputProblem]]:
+    """The job with the worst verdict is the one judged; of the others one sentence each is told."""
+    if found.job is None or not found.other_jobs:
+        return found, []
+    verdicts = [(job, _alone(job)) for job in (found.job, *found.other_jobs)]
+    worst, _ = max(verdicts, key=lambda one: _GRAVITY[_code(one[1])])
+    told = [
+        InputProblem(job.name, f"that job on its own: {verdict.verdict}. {verdict.summary}")
+        for job, verdict in verdicts
+        if job is not worst
+    ]
+    return folder.judging(found, worst), told
+
+
+def _alone(job: Job) -> Finding:
+    """The worst finding on the dumps of one job."""
     windows = tuple(dump.window for dump in job.dumps)
-    verdict = diagnose(Observation(windows=windows)).worst
-    return InputProblem(job.name, f"that job on its own: {verdict.verdict}. {verdict.summary}")
+    return diagnose(Observation(windows=windows, world_size=job.world_size)).worst
+
+
+def _code(verdict: Finding) -> int:
+    return exit_code(verdict.verdict, verdict.fault_class, verdict.severity)
+
+
+_GRAVITY: Final = {2: 3, 1: 2, 3: 1, 0: 0}
+"""Exit codes by what a reader must see first: a hang, slowness, something unknown, nothing."""
+
+
+def _of_earlier(found: folder.Folder) -> Iterator[InputProblem]:
+    """What the dumps of the run before suffer from, when that is a hang: they may be why somebody asks."""
+    if found.earlier is None:
+        return
+    verdict = _alone(found.earlier)
+    if verdict.fault_class == "hang" and (verdict.culprit_ranks or verdict.suspect_ranks):
+        sources = found.earlier.dumps[0].source
+        yield InputProblem(
+            sources, f"the dumps of an earlier run show a hang: {verdict.verdict}. {verdict.summary}"
+        )
+
+
+def _logs_of(found: folder.Folder, logs: Iterable[JobLog]) -> Iterator[JobLog]:
+    """Logs without those that lie in the folder of a job that is not judged."""
+    others = {job.name for job in found.other_jobs}
+    mine = found.job.name if found.job is not None else ""
+    for log in logs:
+        folders = set(PARTS.split(log.source)[:-1])
+        if mine in folders or not folders & others:
+            yield log

@@ -9,9 +9,10 @@ one process; two processes of one rank at one time are of two jobs; two after ea
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Final
@@ -29,6 +30,9 @@ RESTART_MIN_NS: Final = 2_000_000_000
 """No process is started anew and in its first collective within two seconds: importing torch takes longer."""
 
 _DEPTH_MAX: Final = 12
+_FOLDERS_MAX: Final = 64
+"""More folders that each hold a whole job are runs of one, kept by its scheduler."""
+_RESTART_FOLDER: Final = re.compile(r"(?:attempt|restart|retry|requeue)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +67,75 @@ class Choice:
     """ranks with dumps of two processes at one time that nothing tells apart"""
     numbering: Numbering | None = None
     """of the newest run, where its names do not tell the ranks"""
+    earlier: Job | None = None
+    """the run before that of the first job, where its dumps are of as many ranks"""
 
 
 def choose(dumps: Iterable[Dump]) -> Choice:
-    """Sorts dumps into jobs and leaves out what is old. Cost: O(dumps x log dumps)."""
+    """Sorts dumps into jobs and leaves out what is old. Cost: O(dumps x log dumps).
+
+    Folders that hold all ranks of a job each are of different jobs, at whatever times these ran.
+    """
+    every = list(dumps)
+    folders = _whole_jobs(every)
+    parts = [(name, _choose(members)) for name, members in folders]
+    if not parts or any(part.numbering is not None or len(part.jobs) != 1 for _, part in parts):
+        return _choose(every)
+    parts.sort(key=lambda part: (-len(part[1].jobs[0].dumps), -part[1].jobs[0].newest_ns, part[0]))
+    first = parts[0][1]
+    return replace(
+        first,
+        jobs=[replace(part.jobs[0], name=name) for name, part in parts],
+        left_out=[left for _, part in parts for left in part.left_out],
+    )
+
+
+def _whole_jobs(dumps: list[Dump]) -> list[tuple[str, list[Dump]]]:
+    """The folders, where each of several holds every rank of a job of its own; else none.
+
+    Folders of restarts, and later looks at the processes of another folder, are of one job.
+    """
+    for depth in range(_DEPTH_MAX):
+        folders = _split(dumps, _folder_key(depth)) if dumps else []
+        if len(folders) < 2:
+            continue
+        whole = len(folders) <= _FOLDERS_MAX and all(map(_is_whole, folders))
+        apart = whole and not any(
+            _one_life(one, other)
+            for number, (_, mine) in enumerate(folders)
+            for _, theirs in folders[number + 1 :]
+            for one, other in _same_rank(mine, theirs)
+        )
+        return folders if apart else []
+    return []
+
+
+def _is_whole(folder: tuple[str, list[Dump]]) -> bool:
+    """Whether a folder holds a dump of each rank of its job, and is not called after a restart."""
+    name, dumps = folder
+    size = max((dump.world[0] for dump in dumps if dump.world), default=0)
+    whole = size > 1 and {dump.rank for dump in dumps} >= set(range(size))
+    return whole and not _RESTART_FOLDER.search(name)
+
+
+def _same_rank(mine: list[Dump], theirs: list[Dump]) -> Iterator[tuple[Dump, Dump]]:
+    """Pairs of one rank."""
+    known = {dump.rank: dump for dump in mine}
+    return ((known[dump.rank], dump) for dump in theirs if dump.rank in known)
+
+
+def _one_life(one: Dump, other: Dump) -> bool:
+    """Whether two rings can be of one process: they share records, or one begins after the other's last."""
+    if same_process(one, other):
+        return True
+    if one.marks is None or other.marks is None or not len(one.marks[0]) or not len(other.marks[0]):
+        return False
+    old, new = sorted((one, other), key=_age_order)
+    return old.marks is not None and new.marks is not None and bool(old.marks[0].max() < new.marks[0].min())
+
+
+def _choose(dumps: Iterable[Dump]) -> Choice:
+    """The jobs of the newest run."""
     choice = Choice()
     newest = _newest_run(sorted(dumps, key=_age_order), choice)
     conflicts = _conflicts(newest)
@@ -88,7 +157,20 @@ def choose(dumps: Iterable[Dump]) -> Choice:
         first = choice.jobs[0]
         alone = len(choice.jobs) == 1
         choice.stale_only = [gone[r] for r in sorted(gone.keys() - heard) if alone and _in_world(r, first)]
+        choice.earlier = _earlier_run(choice.left_out, first)
     return choice
+
+
+def _earlier_run(left_out: Iterable[LeftOut], first: Job) -> Job | None:
+    """The newest of the older dumps that are of other processes than the first job's, one per rank."""
+    kept = {dump.rank: dump for dump in first.dumps}
+    older: dict[int, Dump] = {}
+    for dump in sorted((left.dump for left in left_out), key=_age_order):
+        if dump.rank in kept and not _one_life(dump, kept[dump.rank]):
+            older[dump.rank] = dump
+    if len(older) < 2 or len(older) < len(kept):
+        return None
+    return Job("an earlier run", tuple(older[rank] for rank in sorted(older)), first.world_size)
 
 
 def _in_world(rank: int, job: Job) -> bool:

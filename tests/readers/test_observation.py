@@ -81,10 +81,59 @@ def test_another_jobs_verdict_is_told_and_kept_apart(tmp_path: Path, capsys: Cap
     for rank in (0, 1, 2):
         small.call(rank, state="scheduled")
     put(tmp_path / "b", small)
-    assert main(["analyze", str(tmp_path), "--json"]) == 0
+    assert main(["analyze", str(tmp_path), "--json"]) == 2
     told = json.loads(capsys.readouterr().out)
-    assert told["verdict"] == "no_fault" and told["coverage"]["expected"] == 8
-    assert any("on its own: missing_rank. Rank 3" in problem["reason"] for problem in told["problems"])
+    assert told["verdict"] == "missing_rank" and told["culprit_ranks"] == [3]
+    assert told["coverage"]["expected"] == 4
+    assert {(p["source"], p["reason"][:27]) for p in told["problems"]} == {
+        ("a", "files of another job, of 8 "),
+        ("a", "that job on its own: no_fau"),
+    }
+
+
+@pytest.mark.parametrize("later_s", [0, 60, 600, 7_200])
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a"), ("day/one", "day/two")])
+def test_a_hung_job_is_judged_beside_a_newer_healthy_one(
+    tmp_path: Path, capsys: Captured, later_s: float, names: tuple[str, str]
+) -> None:
+    hung = job(4)
+    for rank in (0, 1, 3):
+        hung.call(rank, state="scheduled")
+    put(tmp_path / names[0], hung)
+    put(tmp_path / names[1], job(4, seconds=later_s + 0.0025))
+    (tmp_path / names[1] / "train.log").write_text("[rank1]: ValueError: bad\n")
+    assert main(["analyze", str(tmp_path), "--json"]) == 2
+    told = json.loads(capsys.readouterr().out)
+    assert (told["verdict"], told["culprit_ranks"]) == ("missing_rank", [2])
+    assert any("that job on its own: no_fault" in problem["reason"] for problem in told["problems"])
+
+
+def test_a_restart_in_a_folder_of_its_own_wins_and_the_earlier_hang_is_told(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    hung = job(4)
+    for rank in (0, 1, 3):
+        hung.call(rank, state="scheduled")
+    put(tmp_path / "attempt_0", hung)
+    put(tmp_path / "attempt_1", job(4, seconds=600))
+    assert main(["analyze", str(tmp_path), "--json"]) == 0
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    assert any("earlier run show a hang: missing_rank. Rank 2" in problem["reason"] for problem in problems)
+
+
+def test_earlier_dumps_of_the_same_processes_are_no_other_job(tmp_path: Path, capsys: Captured) -> None:
+    made = job(4)
+    for rank in (0, 1, 3):
+        made.call(rank, state="scheduled")
+    put(tmp_path / "look1", made)
+    made.call(2)
+    for rank in (0, 1, 3):
+        made.rings[rank].entries[-1] |= {"state": "completed", "retired": True}
+    made.all()
+    put(tmp_path / "look2", made)
+    assert main(["analyze", str(tmp_path), "--json"]) == 0
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    assert not any("show a hang" in problem["reason"] for problem in problems)
 
 
 def test_the_newest_stack_of_each_rank_is_kept(tmp_path: Path) -> None:
