@@ -76,6 +76,8 @@ class Story:
     """local ranks were taken for ranks: one launcher's logs, nothing ties the two"""
     lines: int = 0
     sources: int = 0
+    last: Stamp | None = None
+    """of the newest line of all files, without the scheduler's; None where one file's newest has no stamp"""
 
 
 def gather(logs: Iterable[JobLog], world_size: int | None = None) -> Story:
@@ -96,7 +98,16 @@ def gather(logs: Iterable[JobLog], world_size: int | None = None) -> Story:
     ranks = {one.actor.rank for one in told if one.actor.rank is not None} | who.named_ranks()
     seen = max(ranks, default=-1) + 1
     size = world_size or who.world_size or max(who.group_size, seen if len(ranks) > 1 else 0) or None
-    return Story(told, size, frozenset(ranks), who.assumed, sum(log.lines for log in ordered), len(ordered))
+    lines, last = sum(log.lines for log in ordered), _last(ordered, year)
+    return Story(told, size, frozenset(ranks), who.assumed, lines, len(ordered), last)
+
+
+def _last(logs: Sequence[JobLog], year: int) -> Stamp | None:
+    """When the job last logged anything, where every file tells and by one clock."""
+    stamps = [in_year(log.last, year) for log in logs if log.last is not None]
+    if not stamps or any(log.undated_end for log in logs) or len({stamp.clock for stamp in stamps}) > 1:
+        return None
+    return max(stamps)
 
 
 def _year(logs: Sequence[JobLog]) -> int:

@@ -165,8 +165,8 @@ def _issued_later(sign: Sign, issued_ns: Mapping[int, int]) -> bool:
 def _without_survived(found: Sequence[Sign]) -> list[Sign]:
     """Without errors after which their process printed steps: they were caught.
 
-    A pipe holds lines of stdout back until the process ends, so old steps may follow its last traceback. Where
-    the launcher tells that the process failed, and nothing else of it does, the error stays.
+    A pipe holds lines of stdout back until the process ends, so old steps may follow its last traceback.
+    Where the launcher tells that the process failed, and nothing else of it does, the error stays.
     """
     by_actor: dict[tuple[int, str, int, str], list[Sign]] = defaultdict(list)
     for sign in found:

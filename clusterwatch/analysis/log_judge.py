@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from clusterwatch.analysis import log_failures, log_stall_wording, log_timeouts, log_wording
+from clusterwatch.analysis import log_end_wording, log_failures, log_stall_wording, log_timeouts, log_wording
 from clusterwatch.analysis.log_actors import Story, Told, gather
 from clusterwatch.analysis.log_failures import Failure, Sign
 from clusterwatch.analysis.log_timeouts import Stall
@@ -103,9 +103,9 @@ def _of_attempt(verdict: LogVerdict, told: Sequence[Told]) -> Finding | None:
         return log_wording.numeric(words, told, verdict)
     if stall is not None:
         return log_stall_wording.stalled(stall, verdict)
-    due = [one for one in ends if log_wording.reason(one) is not None]
+    due = [one for one in ends if log_end_wording.reason(one) is not None]
     if due:
-        return log_wording.ended(due[0], verdict)
+        return log_end_wording.ended(due[0], verdict)
     return _weak(verdict, told, ends)
 
 
@@ -122,10 +122,12 @@ def _weak(verdict: LogVerdict, told: Sequence[Told], ends: Sequence[Told]) -> Fi
     if verdict.effects:
         if all(sign.cause == "told_to_end" for sign in verdict.effects):
             stopped = [sign.told for sign in verdict.effects]
-            return log_wording.ended(ends[0], verdict) if ends else log_wording.stopped(stopped, verdict)
+            return (
+                log_end_wording.ended(ends[0], verdict) if ends else log_end_wording.stopped(stopped, verdict)
+            )
         return log_wording.only_effects(verdict)
     if ends:
-        return log_wording.ended(ends[0], verdict)
+        return log_end_wording.ended(ends[0], verdict)
     return None
 
 

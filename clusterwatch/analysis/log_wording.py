@@ -16,6 +16,7 @@ from clusterwatch.analysis.log_failures import Failure, Sign, xid_word
 from clusterwatch.analysis.model import Culprit, Downstream, Finding, Owner
 from clusterwatch.analysis.sentence import count, noun, sentence
 from clusterwatch.analysis.verdicts import CATALOGUE
+from collectors.formats.job_log import TEXT_MAX_CHARS
 
 if TYPE_CHECKING:
     from clusterwatch.analysis.log_judge import LogVerdict
@@ -28,8 +29,8 @@ NO_RANK: Final = 0.6
 """Cause told, process not, or by host and pid only."""
 ASSUMED: Final = 0.8
 """Factor where torchrun's local ranks, or srun's tasks, are taken for ranks."""
-_LINE_MAX_CHARS: Final = 200
-_LINES_QUOTED: Final = 5
+_LINE_MAX_CHARS: Final = 360
+LINES_QUOTED: Final = 5
 
 _WORDS: Final = {
     "gpu_memory": "ran out of GPU memory", "host_memory": "ran out of host memory",
@@ -38,19 +39,13 @@ _WORDS: Final = {
     "nvlink_error": "hit an NVLink error", "gpu_lost": "lost its GPU",
     "illegal_memory_access": "made an illegal memory access on the GPU", "cuda_error": "hit a CUDA error",
 }  # fmt: skip
-_REASONS: Final = {
-    "TIME LIMIT": ("time_limit", "at its time limit"),
-    "PREEMPTION": ("preempted", "to make room for another job (preemption)"),
-    "NODE FAILURE": ("node_failure", "because a node failed"),
-    "JOB REQUEUE": ("requeued", "to requeue it"),
-    "evict": ("evicted", "by evicting its pod"),
-    "preempt": ("preempted", "to make room for another job (preemption)"),
-}  # fmt: skip
 
 
 def quote(told: Told) -> str:
     """``logs/rank3.log:118: ...``: where a line stands and what it says."""
-    return f"{told.at}: {' '.join(told.event.text.split())[:_LINE_MAX_CHARS]}"
+    text = " ".join(told.event.text.split())
+    whole = len(text) <= _LINE_MAX_CHARS and len(told.event.text) < TEXT_MAX_CHARS
+    return f"{told.at}: {text if whole else text[: _LINE_MAX_CHARS - 3].rstrip() + '...'}"
 
 
 def failed(first: Sequence[Failure], verdict: LogVerdict, *, alike: bool) -> Finding:
@@ -205,43 +200,9 @@ def network(lines: Sequence[Told], verdict: LogVerdict) -> Finding:
         cause="network_error",
         owner=Owner.INFRA,
         suspects=ranks,
-        why=[quote(one) for one in lines[:_LINES_QUOTED]],
+        why=[quote(one) for one in lines[:LINES_QUOTED]],
     )
     return replace(finding, link=link or None, node=first.actor.host)
-
-
-def ended(told: Told, verdict: LogVerdict) -> Finding:
-    """The scheduler ended the job; nothing of the job failed before."""
-    key = reason(told)
-    cause, words = _REASONS[key] if key else ("cancelled", "on request (cancelled)")
-    return finding_of(
-        "ended_by_scheduler",
-        summary=sentence(f"The scheduler ended the job {words}; no failure of its own is in the logs."),
-        confidence=SURE if key else NO_RANK,
-        verdict=verdict,
-        cause=cause,
-        owner=Owner.INFRA if cause == "node_failure" else Owner.SCHEDULER,
-        why=[quote(told)],
-    )
-
-
-def reason(told: Told) -> str | None:
-    """Why the scheduler ended the job, as far as its line says."""
-    what = (told.event.word("what") or "").lower()
-    return next((key for key in _REASONS if key.lower() in what), None)
-
-
-def stopped(lines: Sequence[Told], verdict: LogVerdict) -> Finding:
-    """Every process was told to end, and none had failed: somebody outside wanted that; who, is not told."""
-    return finding_of(
-        "ended_by_scheduler",
-        summary="The job was told to end from outside (SIGTERM); no failure of its own is in the logs.",
-        confidence=UNORDERED,
-        verdict=verdict,
-        cause="terminated",
-        owner=Owner.SCHEDULER,
-        why=[quote(one) for one in lines[:_LINES_QUOTED]],
-    )
 
 
 def node_failure(told: Told, verdict: LogVerdict) -> Finding:

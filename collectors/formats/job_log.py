@@ -41,6 +41,7 @@ _WATCH_LINES: Final = 2_000
 _NEAR_LINES: Final = 50
 """A line without a stamp takes that of a line of its stream at most so far above."""
 _ABOVE_LINES: Final = 20
+_SCHEDULERS: Final = ("srun:", "slurmstepd:", "salloc:", "sbatch:")
 
 OWN_KINDS: Final = frozenset({
     "traceback", "out_of_memory", "device_assert", "cuda_error", "fatal_signal", "numeric", "nan_value",
@@ -91,6 +92,10 @@ class JobLog:
     """files of equal scope were written by one launcher: local ranks count within it"""
     who: Label = prefix.NOBODY
     """what the file's name says of who wrote it"""
+    last: Stamp | None = None
+    """of the newest line before any word of the scheduler"""
+    undated_end: bool = False
+    """that line bears no stamp"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +125,7 @@ class LogParser:
         self._last_stamp: dict[Label, tuple[int, Stamp]] = {}
         self._data, self._at = b"", 0
         self._before: list[bytes] = []
+        self._quiet_since: tuple[Stamp | None, bool] | None = None
         self._searched: tuple[int, Stamp | None] = (-_NEAR_LINES, None)
 
     def feed(self, chunk: bytes) -> None:
@@ -146,8 +152,17 @@ class LogParser:
         events = [event for first, later in self._kept.values() for event in (*first, *later)]
         events.sort(key=lambda event: event.line)
         origin = self._origin
+        last, undated = self._newest_above() if self._quiet_since is None else self._quiet_since
         return JobLog(
-            self._source, tuple(events), self._line, self._dropped, origin.attempt, origin.scope, origin.who
+            self._source,
+            tuple(events),
+            self._line,
+            self._dropped,
+            origin.attempt,
+            origin.scope,
+            origin.who,
+            last,
+            undated,
         )
 
     def _lines(self, data: bytes) -> None:
@@ -258,6 +273,14 @@ class LogParser:
         self._searched = (number, other)
         return other
 
+    def _newest_above(self) -> tuple[Stamp | None, bool]:
+        """The stamp of the nearest line above that no scheduler printed, and whether that line has none."""
+        for line in self._above():
+            known = prefix.parse(prefix.clean(line.decode("utf-8", "replace")))
+            if known.rest.strip() and not known.rest.startswith(_SCHEDULERS):
+                return known.stamp, known.stamp is None
+        return None, False
+
     def _above(self) -> Iterator[bytes]:
         """The lines above the one looked at, nearest first, across chunks."""
         data, end = self._data, self._at
@@ -273,6 +296,8 @@ class LogParser:
         if event.stamp is None:
             event.stamp = self._near(event.label, event.line)
             event.stamp_near = event.stamp is not None
+        if event.kind == "scheduler" and self._quiet_since is None:
+            self._quiet_since = self._newest_above()
         kept = self._kept.get((event.kind, event.label))
         if kept is None:
             if len(self._kept) >= STREAMS_MAX:
