@@ -57,8 +57,10 @@ test: lint ## every check and every test
 fast: dev ## the tests without servers, torch and browser (< 2 min)
 	$(PYTEST) -n $(JOBS) -q -m "not stack and not torch and not e2e and not browser and not wheel"
 
-long: torch ## everything, with kill rounds and soaks
+long: torch ## everything, with kill rounds, soak and mutants of the wire
 	$(PYTEST) --long
+	$(BIN)/python -m tests.faults.fuzz_wire --minutes 10
+	$(BIN)/python -m tests.faults.soak --gpus 24576 --minutes 30
 
 bench: setup ## NAME=..., figures as JSON
 	@$(BIN)/clusterwatch bench $(NAME) $(ARGS)

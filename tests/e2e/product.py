@@ -8,10 +8,12 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -132,3 +134,16 @@ class Product:
         """All incidents of a job, newest first, in every state."""
         answer = self.try_get(f"/incidents?job={job_id}")
         return answer["results"] if answer else []
+
+
+@contextmanager
+def temporary_product(prefix: str, demo_gpus: int = 0) -> Iterator[Product]:
+    """A running product whose every byte lies in a temporary folder.
+
+    As root, PostgreSQL runs as another user: it must be able to enter the folder, else its data would go to
+    ``/var/lib/clusterwatch`` and stay there.
+    """
+    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o711)
+        with Product(Path(folder) / "state", demo_gpus=demo_gpus) as running:
+            yield running

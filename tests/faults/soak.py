@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import quantiles
 
-from tests.e2e.product import Product, wait_for
+from tests.e2e.product import Product, temporary_product, wait_for
 from tests.faults.browser import Visitor
 from tests.faults.growth import Growth, Sample, judge, memory_by_process, table
 from tests.faults.probe import AckProbe
@@ -105,11 +104,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--gpus", type=int, default=24_576, help="GPUs of the simulated cluster (24576)")
     parser.add_argument("--minutes", type=float, default=30.0)
     options = parser.parse_args(argv)
+    # A SIGTERM unwinds like Ctrl-C, so that the product is stopped.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     warm_up_s = max(WARM_UP_MIN_S, WARM_UP_RATIO * options.minutes * 60)
-    with (
-        tempfile.TemporaryDirectory(prefix="cw-soak-", ignore_cleanup_errors=True) as folder,
-        Product(Path(folder) / "state", demo_gpus=options.gpus) as product,
-    ):
+    with temporary_product("cw-soak-", options.gpus) as product:
         soak = run(product, options.minutes, lambda line: print(line, flush=True))
     growths = soak.growths(warm_up_s)
     print(f"{options.gpus} GPUs, {options.minutes:g} min; MiB without shared memory after {warm_up_s:.0f} s:")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.product import Product, wait_for
+from tests.e2e.product import Product, temporary_product, wait_for
 from tests.faults.nodes import Feeder, feeding, holds_each_once, stored
 
 pytestmark = [pytest.mark.e2e, pytest.mark.limit_s(240)]
@@ -27,10 +27,7 @@ BACK_WITHIN_S = 90.0
 
 @pytest.fixture(scope="module")
 def product() -> Iterator[Product]:
-    with (
-        tempfile.TemporaryDirectory(prefix="cw-kill-", ignore_cleanup_errors=True) as folder,
-        Product(Path(folder) / "state") as running,
-    ):
+    with temporary_product("cw-kill-") as running:
         yield running
 
 
@@ -94,10 +91,7 @@ def test_kills_at_random_moments_lose_and_double_nothing(seed: int, product: Pro
 @pytest.mark.long
 @pytest.mark.limit_s(2400)
 def test_twenty_rounds_of_kills_under_the_load_of_the_whole_cluster(tmp_path: Path) -> None:
-    with (
-        tempfile.TemporaryDirectory(prefix="cw-kill-", ignore_cleanup_errors=True) as folder,
-        Product(Path(folder) / "state", demo_gpus=LONG_GPUS) as product,
-    ):
+    with temporary_product("cw-kill-", LONG_GPUS) as product:
         random_kills(product, tmp_path, LONG_ROUNDS, seed=7)
 
 
@@ -123,7 +117,8 @@ def made_after(feeder: Feeder, rows: int) -> int:
 @pytest.mark.long
 @pytest.mark.limit_s(900)
 def test_ten_minutes_without_a_server_are_delivered_afterwards(tmp_path: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix="cw-away-") as folder:
+    with tempfile.TemporaryDirectory(prefix="cw-away-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o711)  # as in temporary_product
         product = Product(Path(folder) / "state")
         with product:
             pass

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ import pytest
 
 from collectors import minute
 from collectors.wire import blocks, records
-from tests.e2e.product import ROOT, Product, wait_for
+from tests.e2e.product import ROOT, Product, temporary_product, wait_for
 from tests.faults.browser import Visitor
 from tests.faults.nodes import database_url, feeding, holds_each_once, stored
 from tests.faults.table import another, log_lines
@@ -42,10 +41,7 @@ MINUTE_S = 60
 
 @pytest.fixture(scope="module")
 def product() -> Iterator[Product]:
-    with (
-        tempfile.TemporaryDirectory(prefix="cw-restart-", ignore_cleanup_errors=True) as folder,
-        Product(Path(folder) / "state") as running,
-    ):
+    with temporary_product("cw-restart-") as running:
         yield running
 
 

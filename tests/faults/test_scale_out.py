@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import psycopg
 import pytest
 from django.conf import settings
 
-from tests.e2e.product import Product, wait_for
+from tests.e2e.product import Product, temporary_product, wait_for
 from tests.faults.balancer import Balancer
 from tests.faults.live_watch import LiveWatch
 from tests.faults.nodes import Counted, cluster_id, database_url, feeding, holds_each_once, stored
@@ -32,10 +31,7 @@ NO_JOB = 2_000_000_000
 
 @pytest.fixture(scope="module")
 def product() -> Iterator[Product]:
-    with (
-        tempfile.TemporaryDirectory(prefix="cw-scale-", ignore_cleanup_errors=True) as folder,
-        Product(Path(folder) / "state") as running,
-    ):
+    with temporary_product("cw-scale-") as running:
         yield running
 
 
