@@ -38,10 +38,10 @@ class Frame:
 
 
 def current_cluster(request: HttpRequest, clusters: tuple[Cluster, ...]) -> Cluster | None:
-    """The cluster of the address, else of the last visit, else the first real one, else the first."""
+    """The cluster of the address (id or name), else of the last visit, else the first real one."""
     for wanted in (request.GET.get("cluster"), request.COOKIES.get(CLUSTER_COOKIE)):
         for cluster in clusters:
-            if wanted is not None and str(cluster.pk) == wanted:
+            if wanted is not None and wanted in (str(cluster.pk), cluster.name):
                 return cluster
     real = [cluster for cluster in clusters if not cluster.simulated]
     return next(iter(real or clusters), None)

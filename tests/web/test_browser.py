@@ -190,7 +190,7 @@ def test_keys_open_help_search_and_the_table_of_the_map(
     address, seeded = seeded_site
     heartbeat(seeded)
     page = sign_in(browser.new_context(), address, "/")
-    page.locator("#holder canvas").wait_for()
+    page.wait_for_function("document.getElementById('said').textContent")  # the cells have come
     page.keyboard.press("?")
     assert page.locator("#help").is_visible()
     page.keyboard.press("Escape")
@@ -200,7 +200,7 @@ def test_keys_open_help_search_and_the_table_of_the_map(
     page.locator("#holder canvas").focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
-    assert page.locator("#said").inner_text().startswith("node-b: ")
+    page.wait_for_function("document.getElementById('said').textContent.startsWith('node-b: ')")
     page.keyboard.press("/")
     assert page.evaluate("document.activeElement.name") == "q"
 
