@@ -190,7 +190,8 @@ def test_keys_open_help_search_and_the_table_of_the_map(
     address, seeded = seeded_site
     heartbeat(seeded)
     page = sign_in(browser.new_context(), address, "/")
-    page.wait_for_function("document.getElementById('said').textContent")  # the cells have come
+    said = page.locator("#said")
+    said.filter(has_text="slots: ").wait_for(state="attached")  # the cells have come
     page.keyboard.press("?")
     assert page.locator("#help").is_visible()
     page.keyboard.press("Escape")
@@ -200,7 +201,7 @@ def test_keys_open_help_search_and_the_table_of_the_map(
     page.locator("#holder canvas").focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
-    page.wait_for_function("document.getElementById('said').textContent.startsWith('node-b: ')")
+    said.filter(has_text="node-b: ").wait_for(state="attached")
     page.keyboard.press("/")
     assert page.evaluate("document.activeElement.name") == "q"
 
