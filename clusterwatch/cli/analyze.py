@@ -18,8 +18,8 @@ from clusterwatch.analysis import Diagnosis, Observation, diagnose, exit_code
 from clusterwatch.analysis.overview import Overview, overview
 from clusterwatch.cli.progress import Bar
 from clusterwatch.cli.report import html, outputs, perfetto, text
-from clusterwatch.readers import folder
-from clusterwatch.readers.observation import NoInputError, observe
+from clusterwatch.readers import folder, inputs, topology
+from clusterwatch.readers.observation import FormatError, NoInputError, observe
 from collectors.wire.limits import RANKS_PER_GROUP_MAX
 
 EXIT_USAGE: Final = 64
@@ -34,7 +34,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--json", action="store_true", help="print the whole diagnosis as one JSON object")
     parser.add_argument(
-        "--topology", type=_path, metavar="FILE", help="topology.json: host and GPU of each rank"
+        "--topology", type=_path, metavar="FILE", help=f"host and GPU of each rank: {topology.EXAMPLE}"
     )
     parser.add_argument(
         "--world-size", type=int, metavar="N", help="ranks the job should have, where dumps lack"
@@ -61,8 +61,8 @@ def run(args: argparse.Namespace) -> int:
     if args.world_size is not None and not 1 <= args.world_size <= RANKS_PER_GROUP_MAX:
         print(f"clusterwatch: --world-size must be 1 to {RANKS_PER_GROUP_MAX}", file=sys.stderr)
         return EXIT_USAGE
-    if args.html is not None and args.perfetto is not None and args.html.resolve() == args.perfetto.resolve():
-        print(f"clusterwatch: --html and --perfetto both name {args.html}", file=sys.stderr)
+    if (fault := _wrong_targets(args)) is not None:
+        print(f"clusterwatch: {fault}", file=sys.stderr)
         return EXIT_USAGE
     try:
         with Bar(sys.stderr) as bar:
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
             observation = observe(args.path, args.topology, args.world_size, show)
     except NoInputError as error:
         print(f"clusterwatch: {error}", file=sys.stderr)
-        return EXIT_NO_INPUT
+        return EXIT_USAGE if isinstance(error, FormatError) else EXIT_NO_INPUT
     diagnosis = diagnose(observation)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(
@@ -86,6 +86,25 @@ def run(args: argparse.Namespace) -> int:
     if not args.json:
         print("\n".join(text.report(diagnosis, view, text.style_of(sys.stdout), args.stacks)))
     return _write_files(args, observation, diagnosis, view) or code
+
+
+def _wrong_targets(args: argparse.Namespace) -> str | None:
+    """Why the files that were asked for cannot be written, or None. An input is never written over."""
+    if args.html is not None and args.perfetto is not None and args.html.resolve() == args.perfetto.resolve():
+        return f"--html and --perfetto both name {args.html}"
+    if args.perfetto_ranks is not None and args.perfetto is None:
+        return "--perfetto-ranks needs --perfetto FILE"
+    for option, target in (("--html", args.html), ("--perfetto", args.perfetto)):
+        if target is None:
+            continue
+        if str(target) == "-":
+            return f"{option} needs the name of a file; - is none"
+        if target.exists() and (
+            inputs.is_input(args.path, target)
+            or (args.topology is not None and args.topology.resolve() == target.resolve())
+        ):
+            return f"{option} {target} is one of the files to analyze: it is not written over"
+    return None
 
 
 def _view(observation: Observation, diagnosis: Diagnosis) -> Overview:

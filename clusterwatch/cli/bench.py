@@ -6,10 +6,11 @@ import argparse
 import importlib
 import importlib.util
 import json
+import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
-from clusterwatch.ops.errors import OpsError
+EXIT_USAGE: Final = 64
 
 REGISTRY = {
     "analyze": "clusterwatch.cli.benches.analyze:run",
@@ -41,7 +42,11 @@ def available() -> list[str]:
 def run(args: argparse.Namespace) -> int:
     """Runs one measurement and prints its figures as the last line."""
     if args.name not in available():
-        raise OpsError(f"There is no bench {args.name!r}; there are: {', '.join(available())}.")
+        print(
+            f"clusterwatch: there is no bench {args.name!r}; there are: {', '.join(available())}",
+            file=sys.stderr,
+        )
+        return EXIT_USAGE
     module, _, function = REGISTRY[args.name].partition(":")
     measure: Callable[[list[str]], dict[str, Any]] = getattr(importlib.import_module(module), function)
     print(json.dumps(measure(args.arguments)), flush=True)

@@ -6,6 +6,7 @@ Only the module of the command that was called is imported, so that `analyze` st
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import importlib.util
 import os
@@ -37,6 +38,11 @@ COMMANDS = {
     "bench": "measure one part; the last line is JSON",
 }
 """Every command with its one-line help; one whose module is not installed is not offered."""
+
+_OF_ANALYSIS = frozenset({"analyze"})
+"""Commands that need the extra ``analysis`` only; all others need ``server``."""
+_OURS = ("clusterwatch", "collectors")
+_OUTPUT_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG})
 
 
 class _Parser(argparse.ArgumentParser):
@@ -85,22 +91,52 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"clusterwatch: there is no command {command!r}; clusterwatch --help lists them", file=sys.stderr
         )
         return EXIT_USAGE
+    try:
+        return _run(command, arguments)
+    except OpsError as fault:
+        print(f"clusterwatch: {fault}", file=sys.stderr)
+        return EXIT_FAULT
+    except ModuleNotFoundError as missing:
+        if command is None or not missing.name or missing.name.partition(".")[0] in _OURS:
+            raise
+        print(f"clusterwatch: {_lacking(command, missing.name)}", file=sys.stderr)
+        return EXIT_FAULT
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        _forget_output()
+        return EXIT_FAULT
+    except OSError as error:
+        if error.errno not in _OUTPUT_FULL or error.filename is not None:
+            raise
+        _forget_output()
+        print(f"clusterwatch: the answer cannot be written: {error.strerror}", file=sys.stderr)
+        return EXIT_FAULT
+
+
+def _run(command: str | None, arguments: list[str]) -> int:
+    """Parses, runs, and sees the answer out of the buffers."""
     parser = build_parser(command)
     options = parser.parse_args(arguments)
     if command is None:
         parser.print_help(sys.stderr)
         return EXIT_USAGE
-    try:
-        return int(importlib.import_module(_module(command)).run(options))
-    except OpsError as fault:
-        print(f"clusterwatch: {fault}", file=sys.stderr)
-        return EXIT_FAULT
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # The reader went away (`| head`). Python would complain again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_FAULT
+    code = int(importlib.import_module(_module(command)).run(options))
+    sys.stdout.flush()
+    return code
+
+
+def _lacking(command: str, package: str) -> str:
+    extra = "analysis" if command in _OF_ANALYSIS else "server"
+    return (
+        f"{command} needs the extra [{extra}] ({package.partition('.')[0]} is not installed): "
+        f"pip install 'clusterwatch[{extra}]'"
+    )
+
+
+def _forget_output() -> None:
+    """What reads or holds the output is gone or full. Python would complain again when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _module(command: str) -> str:

@@ -198,6 +198,11 @@ def traces(
                     yield dumps.decoded(blob, rank)
 
 
+def dump_names(found: Survey) -> set[str]:
+    """Names of the files that are dumps by their name."""
+    return set(_listed(found).named)
+
+
 def _listed(found: Survey) -> _Listing:
     """Every file that may be a dump, with its rank."""
     listing = _Listing()

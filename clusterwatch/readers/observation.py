@@ -25,9 +25,13 @@ class NoInputError(Exception):
     """The input cannot be had; the text says why."""
 
 
+class FormatError(NoInputError):
+    """A file is there and is not what it should be."""
+
+
 def observe(
-    path: Path,
-    topology_file: Path | None = None,
+    path: Path | str,
+    topology_file: Path | str | None = None,
     world_size: int | None = None,
     show: Callable[[folder.Progress], None] | None = None,
 ) -> Observation:
@@ -41,12 +45,16 @@ def observe(
 
     Raises:
         NoInputError: one of the files is not there or cannot be read.
+        FormatError: the topology file is there and is none.
     """
+    path = Path(path)
     try:
-        facts = topology.read(topology_file) if topology_file is not None else {}
+        facts = topology.read(Path(topology_file)) if topology_file is not None else {}
         looked = survey(path)
         found = folder.read(path, show, found=looked)
         told = job_logs.read(path, show, found=looked)
+    except topology.FormatError as error:
+        raise FormatError(f"--topology {label(str(error))}") from error
     except topology.TopologyError as error:
         raise NoInputError(f"--topology {label(str(error))}") from error
     except FileNotFoundError as error:

@@ -63,9 +63,13 @@ def main(argv: list[str] | None = None) -> int:
     command = list(sys.argv[1:] if argv is None else argv)
     if command[:1] == ["--"]:
         command = command[1:]
-    if not command or command[0] in ("-h", "--help"):
-        print("usage: clusterwatch-run CMD [ARG ...]\n\n" + (__doc__ or ""))
-        return 0 if command else USAGE
+    if not command:
+        print("usage: clusterwatch-run CMD [ARG ...]\nclusterwatch-run --help tells more.", file=sys.stderr)
+        return USAGE
+    if command[0] in ("-h", "--help"):
+        text = "\n".join(line for line in (__doc__ or "").splitlines() if not line.startswith("==="))
+        print("usage: clusterwatch-run CMD [ARG ...]\n\n" + text.replace("``", ""))
+        return 0
     environ = dict(os.environ)
     agent = Agent(endpoints.hook_socket(environ))
     prepare(environ, agent.path)

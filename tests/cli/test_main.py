@@ -119,5 +119,5 @@ def test_benches_that_are_offered_can_be_called() -> None:
 
 
 def test_an_unknown_bench_lists_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", "luck"]) == 1
+    assert cli.main(["bench", "luck"]) == 64
     assert "there are:" in capsys.readouterr().err
