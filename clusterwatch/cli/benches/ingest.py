@@ -23,7 +23,7 @@ from typing import IO, Any, Final
 import django
 import msgspec
 
-from clusterwatch.cli.benches import ingest_records, scratch
+from clusterwatch.cli.benches import ingest_curve, ingest_records, scratch
 from clusterwatch.cli.benches.cpu_time import cpu_s, memory_mb, tree_cpu_s
 from clusterwatch.cli.benches.ingest_records import Plan
 from clusterwatch.ops.errors import OpsError
@@ -37,6 +37,8 @@ _STOP_WITHIN_S: Final = 20
 def run(argv: list[str]) -> dict[str, Any]:
     """Measures; returns the figures, whose names end in their units."""
     arguments = _arguments(argv)
+    if arguments.curve:
+        return ingest_curve.run(arguments.seconds)
     with scratch.servers(None, 512) as server:
         os.environ["DJANGO_SETTINGS_MODULE"] = "clusterwatch.project.settings"
         django.setup()
@@ -63,6 +65,9 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, default=3_072, help="nodes of 8 GPUs, default 3072")
     parser.add_argument("--seconds", type=int, default=30, help="measured, default 30")
     parser.add_argument("--records", type=int, default=20_000, help="events to commit, default 20000")
+    parser.add_argument(
+        "--curve", action="store_true", help="cost per GPU from 512 to 24,576 GPUs, and a fleet's projection"
+    )
     arguments = parser.parse_args(argv)
     if arguments.nodes < 1 or arguments.seconds < 1 or arguments.records < 1:
         raise OpsError("--nodes, --seconds and --records must be at least 1.")
