@@ -6,18 +6,19 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import psycopg
 import pytest
 
 from clusterwatch.ops.postgres import ADMIN_ROLE
-from tests.e2e.product import Product, wait_for
+from tests.e2e.product import Product, temporary_product, wait_for
 from tests.faults.browser import Visitor
 from tests.faults.nodes import Counted, database_url, feeding, holds_each_once, stored
 from tests.faults.small_disk import CannotMount, SmallDisk, small_disk
 
-pytestmark = [pytest.mark.e2e, pytest.mark.root, pytest.mark.limit_s(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.limit_s(240)]
 
 DISK_MB = 320
 FAST_PER_S = 400
@@ -27,18 +28,19 @@ PAGES = ("/", "/jobs", "/incidents", "/collectors")
 
 
 @pytest.fixture(scope="module")
-def disk() -> Iterator[SmallDisk]:
-    try:
-        with small_disk(DISK_MB) as mounted:
-            yield mounted
-    except CannotMount as refusal:
-        pytest.skip(f"a file system of its own cannot be mounted here ({refusal}): no disk can be filled")
+def disk() -> Iterator[SmallDisk | str]:
+    """A disk for PostgreSQL's data, or why this process cannot have one."""
+    with ExitStack() as stack:
+        try:
+            mounted: SmallDisk | str = stack.enter_context(small_disk(DISK_MB))
+        except CannotMount as refusal:
+            mounted = str(refusal)
+        yield mounted
 
 
 @pytest.fixture(scope="module")
-def product(disk: SmallDisk) -> Iterator[Product]:
-    with Product(disk.state) as running:
-        without_autovacuum(running)
+def product(disk: SmallDisk | str) -> Iterator[Product]:
+    with temporary_product("cw-slow-") if isinstance(disk, str) else Product(disk.state) as running:
         yield running
 
 
@@ -63,8 +65,11 @@ def without_autovacuum(product: Product) -> None:
 
 
 def test_a_full_disk_is_told_and_survived(
-    product: Product, disk: SmallDisk, visitor: Visitor, tmp_path: Path
+    product: Product, disk: SmallDisk | str, visitor: Visitor, tmp_path: Path
 ) -> None:
+    if isinstance(disk, str):
+        pytest.xfail(f"no disk to fill up ({disk}); tests/ingest/test_writer.py has the gateway's part of it")
+    without_autovacuum(product)
     node = "node-full"
     with feeding(product, tmp_path, node) as feeder:
         wait_for(lambda: stored(product, node)[0] > 50 or None, 30, "events arrive")
