@@ -88,6 +88,9 @@ def _diagnose(observation: Observation) -> Diagnosis:
     fresh, world, stale = _fresh(replace(observation, windows=tuple(world.windows.values())), world)
     issued_ns = {window.rank: window.newest_ns for window in fresh.windows if window.newest_ns is not None}
     told = log_judge.judge(observation.logs, world.size or None, issued_ns)
+    if (foreign := log_join.of_another_job(told, world.size, len(world.windows))) is not None:
+        observation = _without_logs(observation, told.every[0].first.told.source, foreign, world.size)
+        fresh, told = replace(fresh, logs=(), problems=observation.problems), log_judge.judge(())
     fresh = replace(fresh, timeouts=(*observation.timeouts, *log_join.timeouts(told)))
     evidence = process.evidence(fresh, stale)
     found, graph = _faults(fresh, world, evidence)
@@ -134,6 +137,15 @@ def _without_beyond(observation: Observation, world: World, beyond: frozenset[in
     told = [InputProblem(world.windows[rank].source, reason, rank) for rank in sorted(beyond)]
     problems = tuple(sorted((*observation.problems, *told), key=_place))
     return replace(observation, windows=kept, problems=problems)
+
+
+def _without_logs(observation: Observation, source: str, rank: int, size: int) -> Observation:
+    """Without logs that speak of a rank which the dumps' job does not have."""
+    reason = (
+        f"it tells of rank {rank}, and the dumps are of a job of {size} ranks: a log of another job, not used"
+    )
+    problems = tuple(sorted((*observation.problems, InputProblem(source, reason)), key=_place))
+    return replace(observation, logs=(), problems=problems)
 
 
 def _without(observation: Observation, world: World, stale: frozenset[int]) -> tuple[Observation, World]:

@@ -76,6 +76,8 @@ class Story:
     """local ranks were taken for ranks: one launcher's logs, nothing ties the two"""
     lines: int = 0
     sources: int = 0
+    size_told: bool = True
+    """``world_size`` is said somewhere, not only the highest rank that any line is of"""
     last: Stamp | None = None
     """of the newest line of all files, without the scheduler's; None where one file's newest has no stamp"""
 
@@ -99,7 +101,8 @@ def gather(logs: Iterable[JobLog], world_size: int | None = None) -> Story:
     seen = max(ranks, default=-1) + 1
     size = world_size or who.world_size or max(who.group_size, seen if len(ranks) > 1 else 0) or None
     lines, last = sum(log.lines for log in ordered), _last(ordered, year)
-    return Story(told, size, frozenset(ranks), who.assumed, lines, len(ordered), last)
+    said = bool(world_size or who.world_size or who.group_size >= (size or 1))
+    return Story(told, size, frozenset(ranks), who.assumed, lines, len(ordered), said, last)
 
 
 def _last(logs: Sequence[JobLog], year: int) -> Stamp | None:

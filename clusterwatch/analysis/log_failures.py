@@ -36,6 +36,7 @@ _PEER: Final = re.compile(
     re.IGNORECASE,
 )
 """Words of exceptions that a rank gets from its peers' trouble: gloo, NCCL, TCPStore, torchelastic."""
+_PORT_TAKEN: Final = re.compile(r"\bEADDRINUSE\b|address already in use", re.IGNORECASE)
 _ENDED: Final = frozenset({
     "KeyboardInterrupt", "SystemExit", "SignalException", "ChildFailedError", "GeneratorExit",
     "ProcessExitedException", "ProcessRaisedException", "RendezvousClosedError", "RendezvousTimeoutError",
@@ -277,6 +278,8 @@ def _traceback(told: Told) -> Sign | None:
     if "CUDA error" in text:
         cause, owner = _cuda_cause(text)
         return Sign(told, "rank_failed", cause, 2, owner)
+    if _PORT_TAKEN.search(text):
+        return Sign(told, "rank_failed", "port_in_use", 2, Owner.USER)
     if _PEER.search(text):
         return Sign(told, "rank_failed", "peer_closed", 0)
     if _NUMERIC.search(text):

@@ -36,6 +36,13 @@ def timeouts(verdict: LogVerdict) -> tuple[CallTimeout, ...]:
     return (CallTimeout(stall.seq, stall.op, stall.desc, quote(stall.lines[0])),)
 
 
+def of_another_job(verdict: LogVerdict, size: int, heard: int) -> int | None:
+    """A rank in the logs that a job of ``size`` ranks does not have, whose dumps are all here."""
+    named = {f.actor.rank for f in verdict.every if f.actor.rank is not None}
+    beyond = sorted(rank for rank in named if rank >= size)
+    return beyond[0] if beyond and len(beyond) == len(named) and heard >= size > 1 else None
+
+
 def joined(findings: Sequence[Finding], verdict: LogVerdict) -> list[Finding]:
     """The findings of both. Cost: O(findings x ranks)."""
     if not verdict.findings:

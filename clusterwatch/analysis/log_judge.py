@@ -11,7 +11,14 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from clusterwatch.analysis import log_end_wording, log_failures, log_stall_wording, log_timeouts, log_wording
+from clusterwatch.analysis import (
+    log_end_wording,
+    log_failures,
+    log_stall_wording,
+    log_timeouts,
+    log_wording,
+    log_xids,
+)
 from clusterwatch.analysis.log_actors import Story, Told, gather
 from clusterwatch.analysis.log_failures import Failure, Sign
 from clusterwatch.analysis.log_timeouts import Stall
@@ -59,7 +66,7 @@ def judge(
         return verdict
     newest = attempts[max(attempts)]
     found = log_failures.signs(newest, issued_ns)
-    verdict.every = tuple(log_failures.own(found))
+    verdict.every = tuple(log_xids.joined(log_failures.own(found)))
     verdict.failed = tuple(log_failures.first(verdict.every))
     verdict.effects = tuple(sign for sign in found if not sign.strength)
     verdict.stall = log_timeouts.stall(newest)
@@ -74,7 +81,9 @@ def judge(
 
 def coverage(verdict: LogVerdict) -> Coverage:
     """Ranks of which any line was read, where there are no dumps."""
-    return Coverage(expected=verdict.story.world_size or 0, reported=len(verdict.story.ranks))
+    story = verdict.story
+    size, heard = story.world_size or 0, len(story.ranks)
+    return Coverage(expected=size if story.size_told or size > heard else 0, reported=heard)
 
 
 def _attempts(told: Sequence[Told]) -> dict[int, list[Told]]:
@@ -159,7 +168,7 @@ def _loop(attempts: dict[int, list[Told]], verdict: LogVerdict) -> list[tuple[in
     signature, ranks = verdict.failed[0].signature, {f.actor.rank for f in verdict.failed}
     alike: list[tuple[int, Failure]] = []
     for attempt in sorted(attempts, reverse=True):
-        first = log_failures.first(log_failures.own(log_failures.signs(attempts[attempt])))
+        first = log_failures.first(log_xids.joined(log_failures.own(log_failures.signs(attempts[attempt]))))
         same = [f for f in first if f.signature == signature and (f.actor.rank in ranks)]
         if not same:
             break

@@ -35,6 +35,8 @@ def stalled(stall: Stall, verdict: LogVerdict) -> Finding:
             suspects=() if named else stall.behind,
             why=lines,
         )
+    elif 0 < len(stall.earlier) < len(stall.waiting):
+        finding = _in_an_earlier_call(stall, where, verdict, lines)
     else:
         finding = _nobody_behind(stall, where, waited, verdict, lines)
     group = (
@@ -70,11 +72,29 @@ def _odd(stall: Stall, where: str, verdict: LogVerdict, lines: list[str]) -> Fin
     )
 
 
+def _in_an_earlier_call(stall: Stall, where: str, verdict: LogVerdict, lines: list[str]) -> Finding:
+    """Few ranks timed out in a call that the others have left: they are behind, or their GPUs stand."""
+    ranks = tuple(one.actor.rank for one in stall.earlier if one.actor.rank is not None)
+    numbers = sorted({one.event.number("seq") or 0 for one in stall.earlier})
+    who = noun(ranks, 4).capitalize()
+    return finding_of(
+        "missing_rank",
+        summary=sentence(
+            f"{who} timed out in call {numbers[0]}, {count(len(stall.waiting), 'peer')} in {where}: "
+            f"{'it is' if len(ranks) == 1 else 'they are'} behind and suspected."
+        ),
+        confidence=surely(UNORDERED if stall.pg is not None else 0.4, ranks, verdict),
+        verdict=verdict,
+        suspects=ranks,
+        why=[*(quote(one) for one in stall.earlier[:2]), *lines],
+    )
+
+
 def _nobody_behind(stall: Stall, where: str, waited: str, verdict: LogVerdict, lines: list[str]) -> Finding:
     size = verdict.story.world_size
     silent = sorted(set(range(size)) - set(stall.waiting)) if size and not stall.unnamed else []
     default = stall.pg in (None, "0") or "default" in stall.desc
-    if default and size and len(stall.waiting) == size:
+    if default and size and verdict.story.size_told and len(stall.waiting) == size:
         return finding_of(
             "all_joined_not_finished",
             summary=sentence(f"All {size} ranks timed out in {where}{waited}: all joined and none finished."),
@@ -93,7 +113,7 @@ def _nobody_behind(stall: Stall, where: str, waited: str, verdict: LogVerdict, l
             f"{who[:1].upper()}{who[1:]} timed out in {where}{waited}",
             f"; {noun(silent)} alone did not and is suspected."
             if few
-            else ": the logs do not tell who is missing.",
+            else ": the logs do not tell who is missing, if anybody.",
         )
         .replace(" ;", ";")
         .replace(" :", ":"),

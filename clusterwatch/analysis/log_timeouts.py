@@ -8,7 +8,7 @@ proof. Only the number of its last enqueued call is.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -54,6 +54,8 @@ class Stall:
     waited_ms: int | None
     lines: tuple[Told, ...]
     behind_lines: tuple[Told, ...]
+    earlier: tuple[Told, ...] = ()
+    """time-outs of other ranks in earlier calls of the group: their peers have left these"""
 
 
 def stall(told: Sequence[Told]) -> Stall | None:
@@ -84,7 +86,22 @@ def stall(told: Sequence[Told]) -> Stall | None:
         waited_ms=max((one.event.number("ran_ms") or 0 for one in lines), default=0) or None,
         lines=tuple(sorted(lines, key=_place)),
         behind_lines=tuple(late[rank] for rank in sorted(late)),
+        earlier=_earlier(calls, group, seq, waiting),
     )
+
+
+def _earlier(
+    calls: Mapping[tuple[str, int], Sequence[Told]], group: str, seq: int, waiting: set[int]
+) -> tuple[Told, ...]:
+    """The oldest time-out of each rank that timed out in an earlier call only."""
+    found: dict[int, Told] = {}
+    for (name, number), lines in sorted(calls.items()):
+        if name != group or number >= seq:
+            continue
+        for one in lines:
+            if one.actor.rank is not None and one.actor.rank not in waiting:
+                found.setdefault(one.actor.rank, one)
+    return tuple(found[rank] for rank in sorted(found))
 
 
 def _place(one: Told) -> tuple[int, int, str, int]:

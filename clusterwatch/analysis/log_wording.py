@@ -29,6 +29,8 @@ NO_RANK: Final = 0.6
 """Cause told, process not, or by host and pid only."""
 ASSUMED: Final = 0.8
 """Factor where torchrun's local ranks, or srun's tasks, are taken for ranks."""
+_LOOPBACK: Final = ("127.", "::1", "localhost")
+"""On one host every peer has this address: it tells no process."""
 _LINE_MAX_CHARS: Final = 360
 LINES_QUOTED: Final = 5
 
@@ -37,8 +39,22 @@ _WORDS: Final = {
     "link_down": "lost its network port", "nic_error": "hit a fatal event of its network adapter",
     "device_assert": "hit a device-side assert", "ecc_error": "hit an uncorrectable ECC error",
     "nvlink_error": "hit an NVLink error", "gpu_lost": "lost its GPU",
+    "port_in_use": "found its port taken by another process",
     "illegal_memory_access": "made an illegal memory access on the GPU", "cuda_error": "hit a CUDA error",
 }  # fmt: skip
+_GPU_BROKEN: Final = (
+    "Drain the host and have its GPU looked at (reset; RMA if it fails again); restart the job from "
+    "its last checkpoint without it."
+)
+_ACTIONS: Final = {
+    "host_memory": "Lower the need for host memory: fewer data-loader workers or less prefetch, less pinned "
+    "memory; or raise the job's memory limit (--mem, the cgroup's).",
+    "port_in_use": "End the process that holds the port on that host, often one of an earlier run, or choose "
+    "another MASTER_PORT.",
+    "peer_lost": "Find the rank or host whose log ends first: what it said is not in these logs.",
+    "gpu_lost": _GPU_BROKEN, "ecc_error": _GPU_BROKEN, "nvlink_error": _GPU_BROKEN,
+}  # fmt: skip
+"""What to do about a cause, where the verdict's own advice is about another."""
 
 
 def quote(told: Told) -> str:
@@ -87,7 +103,10 @@ def _failed_sentence(first: Sequence[Failure], best: Sign, alike: bool, others: 
             else f"{who[:1].upper()}{who[1:]} {what}."
         )
     ranks = [f.actor.rank for f in first if f.actor.rank is not None]
-    who = noun(ranks, 4).capitalize() if ranks else f"{len(first)} processes"
+    rest = count(len(first) - len(ranks), "process").replace("processs", "processes")
+    who = noun(ranks, 4).capitalize() if ranks else rest
+    if ranks and len(ranks) < len(first):
+        who += f" and {rest} without a rank"
     if alike:
         return sentence(f"{who} failed alike ({best.cause}): no single rank is to blame.")
     return sentence(f"{who} failed by themselves; which was first cannot be told from the logs.")
@@ -119,7 +138,9 @@ def _failure_lines(failure: Failure) -> list[str]:
     frames = [frame for sign in failure.signs if (frame := sign.told.event.word("frame"))]
     if frames:
         lines.append(f"raised in {frames[0]}")
-    lines += [quote(s.told) for s in failure.signs if s.told.of_node and s.told.at not in shown][:2]
+    others = [sign for sign in failure.signs if sign.told.at not in shown]
+    cause = failure.told_best.cause
+    lines += [quote(s.told) for s in others if s.told.of_node or cause.startswith("xid_")][:2]
     return lines
 
 
@@ -242,8 +263,8 @@ def only_effects(verdict: LogVerdict) -> Finding:
     peers = {p for sign in verdict.effects if (p := sign.told.event.word("peer"))}
     suspects = tuple(silent) if len(silent) == 1 else ()
     why = [*lines, "every error seen is one that a peer's trouble causes; its origin is not among them"]
-    if len(peers) == 1:
-        why.append(f"all of them lost the same peer: {next(iter(peers))}")
+    if len(peers) == 1 and not next(iter(peers)).startswith(_LOOPBACK):
+        why.append(f"all of them lost a peer at one address: {next(iter(peers))}")
     who = noun(hit, 4).capitalize() if hit else "Processes"
     tail = (
         f"; {noun(suspects)} alone shows none and is suspected."
@@ -323,9 +344,15 @@ def finding_of(
         node=named[0].actor.host if len(named) == 1 else None,
         downstream=Downstream(0, len(hit)),
         why=tuple(dict.fromkeys(lines)),
-        recommended_action=row.action,
+        recommended_action=_action(cause, owner) or row.action,
         decisive=row.decisive and bool(ranks),
     )
+
+
+def _action(cause: str | None, owner: Owner | None) -> str | None:
+    if cause is not None and cause.startswith("xid_") and owner is Owner.INFRA:
+        return _GPU_BROKEN
+    return _ACTIONS.get(cause or "")
 
 
 def _placed(actor: Actor) -> bool:

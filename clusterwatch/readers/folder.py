@@ -53,6 +53,8 @@ class Folder:
     """jobs whose files lie here too; nothing of them is in ``windows``"""
     job: Job | None = None
     """the job of ``windows``"""
+    unread_ranks: frozenset[int] = frozenset()
+    """ranks whose files are here and cannot be used"""
     earlier: Job | None = None
     """the run before it; nothing of it is in ``windows``"""
     unranked: tuple[Window, ...] = ()
@@ -108,7 +110,11 @@ def read(
     if choice.numbering is not None:
         problems.append(InputProblem(_title(path), _about_names(choice.numbering)))
     return replace(
-        _chosen(choice), problems=_bounded(problems, path), files=len(usable) + len(unusable), nothing=nothing
+        _chosen(choice),
+        problems=_bounded(problems, path),
+        files=len(usable) + len(unusable),
+        nothing=nothing,
+        unread_ranks=frozenset(problem.rank for problem in unusable if problem.rank is not None),
     )
 
 

@@ -79,10 +79,17 @@ def observe(
     )
 
 
+_NAMED_RANKS_MAX: Final = 131_072
+"""A larger number in the name of a file that cannot be used is a time or a process id, not a rank."""
+
+
 def _size_told(asked: int | None, found: folder.Folder) -> tuple[int | None, tuple[InputProblem, ...]]:
     """The size the user tells, unless the dumps prove that the job is larger, which is said then."""
     highest = max((window.rank for window in found.windows), default=-1)
     known = max(highest + 1, found.world_size or 0, len(found.unranked))
+    if asked is None and found.world_size is None and not found.unranked and found.unread_ranks:
+        named = max(found.unread_ranks) + 1
+        return (named if known < named <= _NAMED_RANKS_MAX else None), ()
     if asked is None or asked >= known:
         return asked, ()
     return None, (

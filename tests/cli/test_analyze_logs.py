@@ -90,3 +90,32 @@ def test_healthy_logs_alone_are_no_proof(tmp_path: Path) -> None:
     (tmp_path / "rank0.log").write_text("step 1\n")
     found = analyzed(tmp_path)
     assert (found["verdict"], found["exit_code"]) == ("not_enough_data", 3)
+
+
+def test_a_log_of_a_rank_that_the_complete_dumps_do_not_have_is_of_another_job(tmp_path: Path) -> None:
+    job = Job(4)
+    for _ in range(5):
+        job.every(Call(job.default))
+    whole = job.run().write(tmp_path / "job")
+    log = whole / "other.log"
+    log.write_text(traceback("ValueError: bad", "[rank37]: "))
+    found = analyzed(whole)
+    assert found["verdict"] == "no_fault"
+    assert any("another job" in problem["reason"] for problem in found["problems"])
+    log.write_text(traceback("ValueError: bad", "[rank3]: "))
+    assert named(analyzed(whole)) == ("rank_failed", [3], [])
+    log.write_text(traceback("ValueError: bad", "[rank37]: "))
+    next(file for file in whole.iterdir() if file.name.endswith("_3")).unlink()
+    assert 37 in named(analyzed(whole))[1]
+
+
+def test_names_of_empty_files_tell_how_many_ranks_there_are(tmp_path: Path) -> None:
+    job = Job(4)
+    for _ in range(5):
+        job.every(Call(job.default))
+    whole = job.run().write(tmp_path / "job")
+    for file in whole.iterdir():
+        if not file.name.endswith("_1"):
+            file.write_bytes(b"")
+    coverage = analyzed(whole)["coverage"]
+    assert (coverage["expected"], coverage["reported"]) == (4, 1)
