@@ -6,6 +6,7 @@ columns, times lie between retention and ``CLOCK_AHEAD_MAX_S``, parts unpack wit
 
 from __future__ import annotations
 
+import logging
 import math
 import operator
 import re
@@ -21,6 +22,8 @@ from clusterwatch.store.block_shapes import Shape, shape_of
 from collectors.formats import columns as trace_format
 from collectors.formats.trace import TraceError
 from collectors.wire import blocks, codec, limits, records
+
+logger = logging.getLogger(__name__)
 
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 """Never in a name: they would forge lines in logs and reorder text on a page."""
@@ -85,6 +88,9 @@ def check(
         return Checked(sequence, size, record=_check_content(record))
     except (codec.WireError, Rejected, blocks.BlockError, TraceError) as error:
         return Checked(sequence, size, reason=str(error)[:500])
+    except Exception as error:  # noqa: BLE001  one record must not end the thread that stores everybody's
+        logger.exception("check_fault sequence=%d", sequence)
+        return Checked(sequence, size, reason=f"the gateway failed to check it: {type(error).__name__}")
 
 
 def check_name(field: str, name: str) -> None:

@@ -161,3 +161,12 @@ def test_free_text_is_made_printable_and_the_rest_stays_as_it_came() -> None:
     assert checked.record.text == "a\ufffdb\ufffdc\nd"
     assert checked.record.fields == {"why": "\ufffd!"}
     assert checked.record.kind == sent.kind
+
+
+def test_a_check_that_fails_itself_refuses_its_record_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(record: records.Spooled) -> records.Spooled:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("clusterwatch.ingest.checks._check_content", broken)
+    event = records.Event(t_ns=NOW_NS, source="test", kind="odd", severity="info", text="one")
+    assert "ZeroDivisionError" in reason(event)

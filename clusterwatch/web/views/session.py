@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Final
+
+from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.utils.http import url_has_allowed_host_and_scheme
@@ -10,6 +14,15 @@ from django.views.decorators.http import require_GET, require_POST
 from clusterwatch.web.context import DENSITIES, DENSITY_COOKIE, THEME_COOKIE, THEMES
 
 PREFERENCE_AGE_S = 365 * 24 * 3600
+AGAIN_AFTER_S: Final = 5
+_AWAY: Final = (
+    "The database does not answer",
+    "Nothing acknowledged is lost: agents keep the rest for later. This page tries again by itself.",
+)
+_FAULT: Final = (
+    "This page failed",
+    "It is a fault of clusterwatch, not of the cluster. The log of the web process says more.",
+)
 
 
 @require_POST
@@ -53,5 +66,17 @@ def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def failed(request: HttpRequest) -> HttpResponse:
-    """No database here: it may be the reason."""
-    return render(None, "web/failed.html", status=500)
+    """503 while the database is away, else 500; JSON below ``/api/``. It asks no database itself."""
+    away = isinstance(sys.exception(), OperationalError | InterfaceError)
+    title, text = _AWAY if away else _FAULT
+    status = 503 if away else 500
+    if request.path.startswith("/api/"):
+        code = "database_away" if away else "fault"
+        response: HttpResponse = JsonResponse({"detail": f"{title}. {text}", "code": code}, status=status)
+    else:
+        # Without the request no context processor runs; they read the database.
+        words = {"status": status, "title": title, "text": text, "again_s": AGAIN_AFTER_S if away else None}
+        response = render(None, "web/failed.html", words, status=status)
+    if away:
+        response["Retry-After"] = str(AGAIN_AFTER_S)
+    return response
