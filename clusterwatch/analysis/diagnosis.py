@@ -255,7 +255,8 @@ def _nothing(observation: Observation, world: World, stale: frozenset[int]) -> F
         why = (f"{len(world.windows)} of {world.size} ranks left a dump",)
     elif not world.windows and observation.logs:
         lines = sum(log.lines for log in observation.logs)
-        text = f"Not enough data: {count(lines, 'line')} of job logs tell of no failure; there is no dump."
+        text = f"Not enough data: no failure is told in {count(lines, 'line')} of job logs; there is no dump."
+        text = text if lines else "Not enough data: the job logs are empty; there is no dump."
         why = _told(observation, world, stale)
     elif not world.windows:
         text, why = "Not enough data: no rank left a usable dump.", _told(observation, world, stale)

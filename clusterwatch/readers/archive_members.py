@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import IO, Final, cast
 
 from clusterwatch.readers import unpacking
-from clusterwatch.readers.blobs import Blob, UnreadableError, label, unpacked_name
+from clusterwatch.readers.blobs import Blob, UnreadableError, label, size_text, unpacked_name
 from clusterwatch.readers.unpacking import (
     DAMAGE,
     GZIP_MAGIC,
@@ -118,7 +118,7 @@ def _read_member(file: IO[bytes], most: int) -> bytes:
 
 def _read_part(path: str, offset: int, size: int, most: int) -> bytes:
     if size > most:
-        raise UnreadableError(f"holds more than {most} bytes")
+        raise UnreadableError(f"holds more than {size_text(most)}")
     with os.fdopen(open_regular(path), "rb", buffering=0) as file:
         data = os.pread(file.fileno(), size, offset)
     if len(data) != size:

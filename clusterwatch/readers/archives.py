@@ -130,7 +130,7 @@ def _file(
     if kind in _NOT_READ:
         yield label(name), "packed in a way that is not read: tar, zip, gz and zst are"
         return
-    if kind == ".tar" or not kind and (sniff or _bare_packed(lower)):
+    if kind in (".tar", ".zip") or not kind and (sniff or _bare_packed(lower)):
         kind = _inside(path) or kind
     if kind == ".zip":
         yield from zipped(path, label(name))

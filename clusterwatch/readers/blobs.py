@@ -45,6 +45,11 @@ def label(name: str) -> str:
     return name[:LABEL_MAX_CHARS]
 
 
+def size_text(size_bytes: int) -> str:
+    """``64 MiB``; what is no whole number of them in bytes."""
+    return f"{size_bytes} bytes" if size_bytes % (1 << 20) else f"{size_bytes >> 20} MiB"
+
+
 def unpacked_name(name: str) -> str:
     """A name without .gz or .zst."""
     packed = next((suffix for suffix in _PACKED if name.lower().endswith(suffix)), "")

@@ -8,6 +8,7 @@ sorted into runs and jobs (``runs``). Files are never all held, and their order 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,9 @@ from collectors.formats.trace import TraceError
 __all__ = ["Folder", "Progress", "Show", "read", "traces"]
 
 PROBLEMS_MAX: Final = 1_000
+_SNIFFED_MAX: Final = 64
+"""Files of a folder without any dump that are looked into, to say which may be some."""
+_SNIFFED_BYTES: Final = 64 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +226,17 @@ def _listed(found: Survey) -> _Listing:
     listing.tasks += [stream for stream, inside in found.streams if any(n in listing.named for n in inside)]
     listing.others = len(every) - len(listing.named)
     listing.rankless = sum(name not in listing.named and names.is_dump_like(name) for name in every)
+    if not listing.named and not listing.rankless:
+        listing.rankless = sum(map(_begins_as_pickle, itertools.islice(blobs.values(), _SNIFFED_MAX)))
     return listing
+
+
+def _begins_as_pickle(blob: Blob) -> bool:
+    """Whether a file of any name may be a dump: PyTorch pickles by protocol 2."""
+    try:
+        return next(iter(blob.stream(_SNIFFED_BYTES)), b"").startswith(b"\x80\x02")
+    except UnreadableError:
+        return False
 
 
 def _members_in(asked: Sequence[tuple[str, int]], blobs: dict[str, Blob]) -> int:
@@ -262,10 +276,12 @@ def _nothing(listing: _Listing) -> str:
     count = listing.others + len(listing.named) + len(listing.problems)
     if listing.rankless:
         return (
-            f"no dump among {count} files; {listing.rankless} may be some, but nothing in their names tells "
-            "a rank: name them after it, as in trace_rank_3"
+            f"{listing.rankless} of the {count} files may be dumps, but nothing in their names tells a rank: "
+            "name them after it, as in trace_rank_3"
         )
-    return f"no dump among {count} files" if count else "the folder is empty"
+    if count < 2:
+        return "the file is no dump" if count else "the folder is empty"
+    return f"none of the {count} files is a dump"
 
 
 def _about_jobs(first: Job, others: Iterable[Job]) -> Iterator[InputProblem]:

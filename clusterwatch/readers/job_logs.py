@@ -112,7 +112,8 @@ def read(
     logs = []
     for item in tasks.read(every, each, show=show, processes=processes):
         if isinstance(item, JobLog):
-            logs.append(item)
+            if item.events or is_log_name(item.source):  # any text file may have been asked for by its name
+                logs.append(item)
         else:
             problems.append(item)
     return Logs(

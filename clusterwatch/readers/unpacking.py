@@ -14,7 +14,7 @@ from typing import IO, Final, Protocol, cast
 
 import zstandard
 
-from clusterwatch.readers.blobs import UnreadableError
+from clusterwatch.readers.blobs import UnreadableError, size_text
 
 ARCHIVE_MAX_BYTES: Final = 64 * 1024**3
 """Decompressed bytes of one archive: 24,576 dumps of 2,000 entries with stacks take 31 GB."""
@@ -70,7 +70,7 @@ def read_file(path: str, most: int) -> bytes:
     try:
         size = os.fstat(descriptor).st_size
         if size > most:
-            raise UnreadableError(f"holds more than {most} bytes")
+            raise UnreadableError(f"holds more than {size_text(most)}")
         data = os.read(descriptor, size + 1)
         while len(data) != size:  # it grows, or the system gives it in parts
             more = os.read(descriptor, CHUNK_BYTES)
@@ -78,7 +78,7 @@ def read_file(path: str, most: int) -> bytes:
                 break
             data += more
             if len(data) > most:
-                raise UnreadableError(f"holds more than {most} bytes")
+                raise UnreadableError(f"holds more than {size_text(most)}")
     except OSError as error:
         raise UnreadableError(f"cannot be read: {error.strerror}") from error
     finally:
@@ -115,7 +115,7 @@ def chunks(file: Peekable, most: int) -> Iterator[bytes]:
         while chunk := source.read(CHUNK_BYTES):
             seen += len(chunk)
             if seen > most:
-                raise UnreadableError(f"holds more than {most} bytes")
+                raise UnreadableError(f"holds more than {size_text(most)}")
             yield chunk
     except DAMAGE as error:
         raise UnreadableError(f"is damaged: {error}") from error
@@ -142,7 +142,7 @@ def bounded(file: IO[bytes], most: int) -> bytes:
     except DAMAGE as error:
         raise UnreadableError(f"is damaged: {error}") from error
     if len(data) > most:
-        raise UnreadableError(f"holds more than {most} bytes")
+        raise UnreadableError(f"holds more than {size_text(most)}")
     return data
 
 

@@ -121,7 +121,9 @@ def _walked(data: bytes) -> bytes:
             break
     if position >= size:
         raise TraceError("cut off: the pickle has no end")
-    name = _REFUSED.get(opcode, f"0x{opcode.hex()}")
+    name = _REFUSED.get(opcode)
+    if name is None:
+        raise TraceError(f"it is no pickle of a recorder, or damaged at byte {position}")
     raise TraceError(f"opcode {name} at byte {position}: a dump holds plain data only, or it is cut off here")
 
 

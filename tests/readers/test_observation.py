@@ -41,7 +41,7 @@ def test_an_empty_folder_and_one_without_dumps_are_said(tmp_path: Path, capsys: 
     assert main(["analyze", str(tmp_path), "--json"]) == 3
     told = json.loads(capsys.readouterr().out)
     assert told["verdict"] == "not_enough_data"
-    assert [problem["reason"] for problem in told["problems"]] == ["no dump among 3 files"]
+    assert [problem["reason"] for problem in told["problems"]] == ["none of the 3 files is a dump"]
 
 
 def test_a_pipe_as_the_path_is_no_input(tmp_path: Path, capsys: Captured) -> None:

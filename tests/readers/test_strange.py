@@ -223,3 +223,32 @@ def test_where_a_text_is_cut_changes_nothing(text: str, coding: str, size: int) 
 def test_other_bytes_stay_as_they_are(data: bytes) -> None:
     whole = b"\x80" + data
     assert as_utf8(whole) == whole and b"".join(chunks_as_utf8([whole])) == whole
+
+
+def test_dumps_of_any_name_get_the_hint_and_other_files_do_not(tmp_path: Path, job: Job) -> None:
+    for name in "abcd":
+        (tmp_path / f"{name}.bin").write_bytes(job.pickled(0))
+    (problem,) = analyzed(tmp_path)["problems"]
+    assert "4 of the 4 files may be dumps" in problem["reason"] and "trace_rank_3" in problem["reason"]
+    for name in "abcd":
+        (tmp_path / f"{name}.bin").write_bytes(b"\x7fELF")
+    (problem,) = analyzed(tmp_path)["problems"]
+    assert problem["reason"] == "none of the 4 files is a dump"
+
+
+def test_a_packed_tar_that_is_called_zip_is_read(tmp_path: Path, job: Job) -> None:
+    with tarfile.open(tmp_path / "dumps.zip", "w:gz") as archive:
+        for rank in range(job.world):
+            data = job.pickled(rank)
+            member = tarfile.TarInfo(f"trace_rank_{rank}")
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    assert analyzed(tmp_path / "dumps.zip")["coverage"]["reported"] == job.world
+
+
+def test_any_text_file_that_tells_of_no_failure_is_no_log(tmp_path: Path) -> None:
+    file = tmp_path / "passwd"
+    file.write_text("root:x:0:0:root:/root:/bin/bash\n")
+    assert "job logs" not in analyzed(file)["summary"]
+    file.write_text("[rank1]: torch.OutOfMemoryError: CUDA out of memory.\n")
+    assert analyzed(file)["culprit_ranks"] == [1]

@@ -30,7 +30,7 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
     """
     target = path.resolve()
     if target.exists() and not target.is_file():
-        raise TargetError(path, "there is something else than a file at that place")
+        raise TargetError(path, "that place is a folder, pipe or device, not a file")
     if not target.parent.is_dir():
         raise TargetError(path, f"there is no folder {path.parent}", missing=True)
     part = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}.part")

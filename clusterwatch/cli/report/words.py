@@ -55,7 +55,7 @@ def since(call: OpenCall, view: Overview) -> str:
     if call.timed_out:
         text += f"; the watchdog gave it up on {count(call.timed_out, 'rank')}"
     elif call.timeout_ms is not None:
-        text += f"; the watchdog ends it after {lasting(call.timeout_ms / 1000)}"
+        text += f"; its time-out is {lasting(call.timeout_ms / 1000)}"
     return text
 
 

@@ -75,7 +75,7 @@ def test_an_age_is_told_only_where_the_dumps_prove_it() -> None:
     diagnosis, view = judged(windows(job))
     old = " ".join(" ".join(text.report(diagnosis, view)).split())
     assert "4 min 18 s before the newest call" in old
-    assert "ends it after 10 min" in old
+    assert "its time-out is 10 min" in old
 
 
 def test_colour_only_on_a_terminal_and_never_against_the_user() -> None:
