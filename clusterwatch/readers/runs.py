@@ -255,7 +255,7 @@ def _parts(dumps: list[Dump], conflicts: list[tuple[Dump, Dump]]) -> list[tuple[
     if not dumps:
         return []
     if not conflicts:
-        if len({dump.world for dump in dumps if dump.world}) < 2:
+        if len({dump.world for dump in dumps if dump.world}) < 2 or _is_resized(dumps):
             return [("", dumps)]
         split = next((key for key in _KEYS if _follows_world(dumps, key)), None)
         return _split(dumps, split) if split is not None else [("", dumps)]
@@ -263,6 +263,16 @@ def _parts(dumps: list[Dump], conflicts: list[tuple[Dump, Dump]]) -> list[tuple[
     if not fitting:
         return [("", dumps)]
     return _split(dumps, min(fitting, key=lambda key: len({key(dump) for dump in dumps})))
+
+
+def _is_resized(dumps: list[Dump]) -> bool:
+    """Whether a rank was started anew in a world of another size, as an elastic restart does."""
+    timed = [dump for dump in dumps if dump.world and dump.newest_ns is not None]
+    return any(
+        one.world != other.world and not _overlap(one, other, RESTART_MIN_NS)
+        for several in _by_rank(timed).values()
+        for one, other in pairwise(sorted(several, key=_age_order))
+    )
 
 
 def _split(dumps: list[Dump], key: Callable[[Dump], Hashable]) -> list[tuple[str, list[Dump]]]:
