@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import redis
 
 from clusterwatch.analysis import motion
 from clusterwatch.jobs.models import Group, Job, Rank
+from clusterwatch.jobs.queries import current_ranks
 from clusterwatch.store import hot
 from collectors.wire.limits import SILENT_AFTER_S
 from collectors.wire.records import PHASES
@@ -79,17 +80,6 @@ class GroupView:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupShape:
-    """Groups of one kind and size: ``4 tp groups of 2: 3 ok, 1 stuck``."""
-
-    kind: str
-    size: int
-    groups: tuple[GroupView, ...]
-    """stuck first, then unknown"""
-    counts: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class JobLive:
     """A job's progress in one line."""
 
@@ -143,7 +133,27 @@ _WHY: Final = {
 }
 
 
-class _Looks:
+class RankFacts(NamedTuple):
+    """What the state of a rank rests on in the database: a page of a whole job reads no more of each."""
+
+    pk: int
+    rank: int
+    world: str
+    host: str
+    node_id: int
+    process_state: str
+    exited_at: datetime | None
+    exit_code: int | None
+    exit_signal: int | None
+    clean_exit: bool | None
+
+
+def rank_facts(job: Job, ranks_max: int) -> list[RankFacts]:
+    """The newest attempt's ranks by world and rank, at most ``ranks_max``; one query, no model objects."""
+    return [RankFacts(*row) for row in current_ranks(job).values_list(*RankFacts._fields)[:ranks_max]]
+
+
+class Looks:
     """Hot state of one job, read once, with what each rank's state rests on."""
 
     def __init__(self, job_id: int) -> None:
@@ -154,7 +164,7 @@ class _Looks:
         self.nodes: dict[int, tuple[int, int]] = dict(zip(nodes.node_id.tolist(), links, strict=True))
         self.row_of = {rank_id: row for row, rank_id in enumerate(self.progress.rank_id.tolist())}
 
-    def states(self, ranks: Sequence[Rank]) -> list[tuple[str, str]]:
+    def states(self, ranks: Sequence[Rank | RankFacts]) -> list[tuple[str, str]]:
         """One of the state words for each rank, and why."""
         unseen = [self._unseen(rank) for rank in ranks]
         ends = [_how_it_ended(rank) for rank in ranks]
@@ -173,7 +183,7 @@ class _Looks:
             for place, (_, why), unheard in zip(state.tolist(), ends, unseen, strict=True)
         ]
 
-    def _unseen(self, rank: Rank) -> str:
+    def _unseen(self, rank: Rank | RankFacts) -> str:
         """Why nothing is known of the rank at this moment; empty where its word is fresh."""
         node = self.nodes.get(rank.node_id)
         if rank.pk not in self.row_of or node is None:
@@ -184,7 +194,7 @@ class _Looks:
         return "the node is silent" if self.now_ns - seen_ns > SILENT_AFTER_S * 1e9 else ""
 
 
-def _how_it_ended(rank: Rank) -> tuple[int, str]:
+def _how_it_ended(rank: Rank | RankFacts) -> tuple[int, str]:
     ended = rank.exited_at is not None
     return motion.how_it_ended(ended, signal=rank.exit_signal, code=rank.exit_code, clean=rank.clean_exit)
 
@@ -201,17 +211,17 @@ def _calls(progress: hot.JobProgress) -> motion.Calls:
     )
 
 
-def rank_views(job: Job, ranks: Sequence[Rank]) -> list[RankView]:
+def rank_views(job: Job, ranks: Sequence[Rank], looks: Looks | None = None) -> list[RankView]:
     """Each of ``ranks`` with its newest word.
 
-    Cost: two reads of hot state, linear in ranks and (rank, group) rows.
+    Cost: linear in ranks and (rank, group) rows; two reads of hot state without ``looks``.
     """
-    looks = _Looks(job.pk)
+    looks = looks or Looks(job.pk)
     words = looks.states(ranks)
     return [_rank_view(rank, looks, *said) for rank, said in zip(ranks, words, strict=True)]
 
 
-def _rank_view(rank: Rank, looks: _Looks, state: str, why: str) -> RankView:
+def _rank_view(rank: Rank, looks: Looks, state: str, why: str) -> RankView:
     row, progress = looks.row_of.get(rank.pk), looks.progress
     step = int(progress.step[row]) if row is not None else -1
     phase = int(progress.phase[row]) if row is not None else 0
@@ -244,22 +254,30 @@ def _rank_view(rank: Rank, looks: _Looks, state: str, why: str) -> RankView:
     )
 
 
-def group_views(job: Job, groups: Sequence[Group], ranks: Sequence[Rank]) -> list[GroupView]:
+def group_views(
+    job: Job, groups: Sequence[Group], ranks: Sequence[Rank | RankFacts], looks: Looks | None = None
+) -> list[GroupView]:
     """How far each member of each group is, from hot state.
 
-    Cost: linear in (rank, group) rows.
+    Cost: linear in the (rank, group) rows of ``groups``; a read of hot state without ``looks``.
     """
-    progress, now_ns = read_progress(job.pk), time.time_ns()
+    progress = read_progress(job.pk) if looks is None else looks.progress
+    now_ns = time.time_ns() if looks is None else looks.now_ns
     rank_of = {rank.pk: rank.rank for rank in ranks}
     numbers: dict[int, dict[int, int]] = {}
     moved: dict[int, int] = {}
-    best = motion.newest_number(progress.sequence, progress.enqueued).tolist()
-    for row, group_id, number in zip(progress.row.tolist(), progress.group_id.tolist(), best, strict=True):
-        rank = rank_of.get(int(progress.rank_id[row]))
+    mine = np.isin(progress.group_id, np.array([group.pk for group in groups], np.int64))
+    best = motion.newest_number(progress.sequence[mine], progress.enqueued[mine]).tolist()
+    rows = progress.row[mine]
+    columns = (progress.rank_id[rows].tolist(), progress.moved_ns[rows].tolist())
+    for rank_id, moved_ns, group_id, number in zip(
+        *columns, progress.group_id[mine].tolist(), best, strict=True
+    ):
+        rank = rank_of.get(rank_id)
         if rank is None:
             continue
         numbers.setdefault(group_id, {})[rank] = number
-        moved[group_id] = max(moved.get(group_id, 0), int(progress.moved_ns[row]))
+        moved[group_id] = max(moved.get(group_id, 0), moved_ns)
     return [_group_view(g, numbers.get(g.pk, {}), moved.get(g.pk, 0), now_ns) for g in groups]
 
 
@@ -284,24 +302,3 @@ def _group_view(group: Group, numbers: dict[int, int], moved_ns: int, now_ns: in
         unreported=tuple(r for r in members if r not in numbers),
         moved_at=_at(moved_ns),
     )
-
-
-def group_shapes(groups: Iterable[GroupView]) -> list[GroupShape]:
-    """Groups folded by kind (description without its numbers) and size, standing ones first."""
-    folded: dict[tuple[str, int], list[GroupView]] = {}
-    for group in groups:
-        folded.setdefault((_kind(group), len(group.ranks)), []).append(group)
-    order = {"stuck": 0, "unknown": 1, "ok": 2}
-    shapes = []
-    for (kind, size), members in folded.items():
-        members.sort(key=lambda g: (order[g.state], g.id))
-        counts = {state: sum(g.state == state for g in members) for state in order}
-        shapes.append(GroupShape(kind, size, tuple(members), {k: v for k, v in counts.items() if v}))
-    return sorted(shapes, key=lambda s: (order[s.groups[0].state], -s.size, s.kind))
-
-
-def _kind(group: GroupView) -> str:
-    """``tp`` of ``tp``, ``tp_0`` or ``tensor.3.8``; the name where there is no description."""
-    text = group.desc or ("" if group.name.isdigit() else group.name)
-    kind = text.rstrip("0123456789._-:[]() ")
-    return kind.lower() or "unnamed"

@@ -17,7 +17,7 @@ OUTLIERS_MAX: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class StepBand:
-    """Step durations of all ranks whose step ended within one bucket, seconds."""
+    """Step durations of the ranks asked for whose step ended within one bucket, seconds."""
 
     start_ns: int
     p1_s: float
@@ -45,7 +45,7 @@ _BANDS = """
 WITH one AS (
     SELECT (u.end_ns - %(from)s) / %(width)s AS bucket, u.duration_s, u.step
     FROM steps s CROSS JOIN LATERAL unnest(s.end_ns, s.duration_s, s.step) AS u(end_ns, duration_s, step)
-    WHERE s.job_id = %(job)s AND s.attempt = %(attempt)s AND s.t_ns >= %(from)s
+    WHERE s.job_id = %(job)s AND s.attempt = %(attempt)s AND s.t_ns >= %(from)s AND s.rank %% %(every)s = 0
       AND u.end_ns >= %(from)s AND u.end_ns < %(to)s AND u.duration_s IS NOT NULL
 )
 SELECT bucket, percentile_cont(ARRAY[0.01, 0.5, 0.99]) WITHIN GROUP (ORDER BY duration_s), count(*), max(step)
@@ -76,11 +76,15 @@ def _bounds(job_id: int, attempt: int, from_ns: int, to_ns: int) -> tuple[dict[s
     return {"job": job_id, "attempt": attempt, "from": from_ns, "to": to_ns, "width": width}, width
 
 
-def step_bands(job_id: int, attempt: int, from_ns: int, to_ns: int) -> list[StepBand]:
-    """Percentiles of step durations over all ranks, per bucket of at least 1 s; empty ones are left out."""
+def step_bands(job_id: int, attempt: int, from_ns: int, to_ns: int, every: int = 1) -> list[StepBand]:
+    """Percentiles of step durations over ranks, per bucket of at least 1 s; empty ones are left out.
+
+    Args:
+        every: ranks whose number this divides count; 1 = all.
+    """
     arguments, width = _bounds(job_id, attempt, from_ns, to_ns)
     with connection.cursor() as cursor:
-        cursor.execute(_BANDS, arguments)
+        cursor.execute(_BANDS, arguments | {"every": every})
         rows = cursor.fetchall()
     return [
         StepBand(from_ns + bucket * width, low, median, high, count, newest)

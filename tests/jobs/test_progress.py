@@ -13,6 +13,7 @@ django.setup()
 from clusterwatch.jobs import progress  # noqa: E402  (models load only after Django is set up)
 from clusterwatch.jobs.models import Rank  # noqa: E402
 from clusterwatch.jobs.queries import current_ranks, groups_of  # noqa: E402
+from clusterwatch.jobs.shapes import job_groups, kind_of  # noqa: E402
 from tests.web.seed import Seeded, heartbeat, seed  # noqa: E402
 
 
@@ -63,13 +64,23 @@ def test_without_hot_state_everything_is_unknown_and_nothing_is_zero(
 
 def test_groups_fold_by_kind_and_size_with_the_stuck_ones_first(seeded: Seeded) -> None:
     heartbeat(seeded)
-    ranks = list(current_ranks(seeded.job))
-    shapes = progress.group_shapes(progress.group_views(seeded.job, list(groups_of(seeded.job)), ranks))
-    told = {shape.kind: (len(shape.groups), shape.size, shape.counts) for shape in shapes}
+    looks = progress.Looks(seeded.job.pk)
+    facts = progress.rank_facts(seeded.job, 100)
+    found = job_groups(seeded.job, looks, facts, groups_max=100, per_shape=2, standing_max=8)
+    shapes = found.shapes
+    told = {shape.kind: (shape.total, shape.size, shape.counts) for shape in shapes}
     assert told["tp"] == (4, 2, {"stuck": 1, "ok": 3})
     assert told["pp"] == (4, 2, {"ok": 4})
     assert shapes[0].groups[0].state == "stuck"
     assert shapes[0].groups[0].missing == (5,)
+    assert {len(shape.groups) for shape in shapes if shape.total > 1} == {2}
+    assert [(call.desc, call.missing) for call in found.standing] == [
+        (view.desc, view.missing)
+        for view in progress.group_views(
+            seeded.job, list(groups_of(seeded.job)), list(current_ranks(seeded.job))
+        )
+        if view.state == "stuck"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -77,6 +88,4 @@ def test_groups_fold_by_kind_and_size_with_the_stuck_ones_first(seeded: Seeded) 
     [("tp_0", "3", "tp"), ("Tensor.3.8", "3", "tensor"), ("", "mesh_dp", "mesh_dp"), ("", "12", "unnamed")],
 )
 def test_a_group_s_kind_is_its_description_without_its_numbers(desc: str, name: str, kind: str) -> None:
-    view = progress.GroupView(1, name, desc, "gloo", "", (0, 1), "ok", 1)
-    (shape,) = progress.group_shapes([view])
-    assert shape.kind == kind
+    assert kind_of(name, desc) == kind

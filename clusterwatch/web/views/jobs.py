@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import time
 from datetime import UTC, datetime
 
 from django.core.paginator import Paginator
@@ -16,16 +15,16 @@ from clusterwatch.fleet.overview import ClusterNow, cluster_now
 from clusterwatch.incidents import queries as incident_queries
 from clusterwatch.incidents.models import Incident
 from clusterwatch.jobs import progress
-from clusterwatch.jobs.models import Job
+from clusterwatch.jobs.models import Job, Rank
 from clusterwatch.jobs.queries import current_ranks, for_user, groups_of
+from clusterwatch.jobs.shapes import job_groups
 from clusterwatch.store import rank_history
-from clusterwatch.web import charts, job_page, rank_page
+from clusterwatch.web import charts, job_page, rank_page, step_times
 from clusterwatch.web.context import get_frame
 from clusterwatch.web.job_rows import job_rows
 
 PAGE_SIZE = 50
 STATE_FILTERS = ("running", "ended", "failed", "unknown", "all")
-CHART_SPAN_NS = 3600 * 10**9
 
 
 @require_GET
@@ -70,35 +69,42 @@ def _incidents(request: HttpRequest, job: Job) -> list[Incident]:
 def detail(request: HttpRequest, job_id: int) -> HttpResponse:
     """The job: what is wrong first, then ranks, groups and steps."""
     job = _job(request, job_id)
-    rows = list(current_ranks(job)[: job_page.RANKS_MAX])
-    views = progress.rank_views(job, rows)
-    groups = progress.group_views(job, list(groups_of(job)[: job_page.GROUPS_MAX]), rows)
+    looks = progress.Looks(job.pk)
+    facts = progress.rank_facts(job, job_page.RANKS_MAX)
     incidents = _incidents(request, job)
+    named = job_page.named_ranks(job_page.live_incident(incidents))
+    ranks = job_page.RankStates(facts, looks.states(facts), named)
+    groups = job_groups(
+        job,
+        looks,
+        facts,
+        groups_max=job_page.GROUPS_MAX,
+        per_shape=job_page.SHAPE_GROUPS_MAX,
+        standing_max=job_page.CALLS_MAX,
+    )
     (row,) = job_rows([job], _now_of(request, job), incident_queries.for_user(request.user))
-    page = job_page.build(job, row, views, groups, incidents)
+    page = job_page.build(job, row, ranks, _table(job, looks, ranks), groups, incidents)
     context = {"here": "jobs", "page": page, "chart": _chart(job, page)}
     return render(request, "web/job.html", context)
 
 
-def _span(job: Job) -> tuple[int, int]:
-    """The last hour of steps the job has."""
-    newest = rank_history.newest_step_ns(job.pk, job.attempt)
-    end = time.time_ns() if newest is None or job.ended_at is None else newest + 10**9
-    start = max(int(job.started_at.timestamp() * 1e9), end - CHART_SPAN_NS)
-    return min(start, end - 10**9), end
+def _table(job: Job, looks: progress.Looks, ranks: job_page.RankStates) -> list[progress.RankView]:
+    """The ranks of the page's table, in its order: the only ones read whole."""
+    wanted = [ranks.facts[at].pk for at in ranks.worst(job_page.TABLE_RANKS)]
+    found = Rank.objects.in_bulk(wanted)
+    return progress.rank_views(job, [found[pk] for pk in wanted if pk in found], looks)
 
 
 def _chart(job: Job, page: job_page.JobPage) -> dict[str, object]:
     """Figure and table twin of step times; empty ones when no step was stored."""
-    start, end = _span(job)
-    bands = rank_history.step_bands(job.pk, job.attempt, start, end)
+    times = step_times.read(job, page.rank_total)
+    bands = times.bands
     if not bands:
         return {"bands": []}
-    slow = rank_history.slow_ranks(job.pk, job.attempt, start, end)
     standing = page.row.last_progress_at if page.incidents and page.live_incident else None
-    figure = charts.step_figure(bands, slow, int(standing.timestamp() * 1e9) if standing else None)
+    figure = charts.step_figure(bands, times.slow, int(standing.timestamp() * 1e9) if standing else None)
     table = [(datetime.fromtimestamp(b.start_ns / 1e9, UTC), b) for b in reversed(bands)]
-    return {"bands": table[:60], "figure": figure, "count": len(bands)}
+    return {"bands": table[:60], "figure": figure, "count": len(bands), "times": times}
 
 
 @require_GET
@@ -108,7 +114,7 @@ def steps_csv(request: HttpRequest, job_id: int) -> HttpResponse:
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow(["time_utc", "p1_s", "p50_s", "p99_s", "rank_steps", "newest_step"])
-    for band in rank_history.step_bands(job.pk, job.attempt, *_span(job)):
+    for band in rank_history.step_bands(job.pk, job.attempt, *step_times.span(job)):
         at = datetime.fromtimestamp(band.start_ns / 1e9, UTC).isoformat(timespec="milliseconds")
         writer.writerow([at, band.p1_s, band.p50_s, band.p99_s, band.steps, band.newest_step])
     response = HttpResponse(out.getvalue(), content_type="text/csv; charset=utf-8")
@@ -130,10 +136,10 @@ def rank(request: HttpRequest, job_id: int, rank: int, world: str = "") -> HttpR
     if found is None:
         raise Http404("no such rank in this job")
     world = found.world
-    rows = list(current_ranks(job)[: job_page.RANKS_MAX])
-    (view,) = progress.rank_views(job, [found])
-    mine = [g for g in groups_of(job)[: job_page.GROUPS_MAX] if rank in g.ranks and g.world == world]
-    groups = progress.group_views(job, mine, rows)
+    looks = progress.Looks(job.pk)
+    (view,) = progress.rank_views(job, [found], looks)
+    mine = list(groups_of(job).filter(world=world, ranks__contains=[rank])[: job_page.RANK_GROUPS_MAX])
+    groups = progress.group_views(job, mine, progress.rank_facts(job, job_page.RANKS_MAX), looks)
     traces = rank_history.newest_traces(job.pk, job.attempt, world, rank)
     stacks = rank_history.newest_stacks(job.pk, job.attempt, world, rank)
     captures = list(job.captures.order_by("-id")[:5])
