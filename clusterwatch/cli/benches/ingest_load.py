@@ -120,11 +120,13 @@ class Node(asyncio.Protocol):
 
     async def announce(self, gate: asyncio.Semaphore) -> None:
         """Says which training processes it runs, and waits until that is stored. Raises ``TimeoutError``."""
+        items = [
+            records.PutItem(place + 1, codec.encode(record))
+            for place, record in enumerate(made.inventories(self._plan, self._number))
+        ]
+        if not items:  # an idle node
+            return
         async with gate, asyncio.timeout(PATIENCE_S):
-            items = [
-                records.PutItem(place + 1, codec.encode(record))
-                for place, record in enumerate(made.inventories(self._plan, self._number))
-            ]
             self.send(records.Put("urgent", items))
             await self.announced
 
