@@ -282,7 +282,8 @@ def all_joined(
 
     Args:
         covered: ranks of other roots, and those that wait for them.
-        blamed: ranks of other roots: what holds them up holds up each call that they have joined.
+        blamed: ranks of other roots: what holds them up holds up each call of their groups, since a process
+            that stands still writes down no end either.
     """
     found: list[Root] = []
     by_first: dict[int, list[OpenCall]] = defaultdict(list)
@@ -294,7 +295,7 @@ def all_joined(
             continue
         stuck = [call for rank in sorted(ranks & by_first.keys()) for call in by_first[rank]]
         if ranks & covered:
-            stuck = [call for call in stuck if not (call.held_up or call.behind or blamed & {*call.waiting})]
+            stuck = [c for c in stuck if not (c.held_up or c.behind or blamed & {*c.group.members})]
             if not stuck:
                 continue
         crossed = order.swapped(stuck)
