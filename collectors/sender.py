@@ -62,7 +62,7 @@ class Stalled(Exception):
 
 
 @dataclass(slots=True)
-class _LaneState:
+class LaneState:
     """One lane of one connection."""
 
     sent: int = 0
@@ -118,7 +118,7 @@ class Sender:
         self._hot: bytes | None = None
         self._hot_ready = asyncio.Event()
         self._work = asyncio.Event()
-        self._lanes: dict[Lane, _LaneState] = {lane: _LaneState() for lane in LANES}
+        self._lanes: dict[Lane, LaneState] = {lane: LaneState() for lane in LANES}
         self._stopping = asyncio.Event()
         self.connected = False
         self.welcomed = asyncio.Event()
@@ -236,7 +236,7 @@ class Sender:
             raise Stalled("the spool folder is an older copy, so a new epoch begins")
         for lane in LANES:
             self._spool.ack(lane, acked[lane])
-            self._lanes[lane] = _LaneState(
+            self._lanes[lane] = LaneState(
                 sent=max(acked[lane], self._spool.acked(lane)), rejected=self._lanes[lane].rejected
             )
         self._work.set()

@@ -62,12 +62,5 @@ def detect_job(job_id: int) -> bool:
         # Hot state went away in the middle: the next tick looks again, nothing was decided.
         log.warning("look_broken_off job=%d reason=%s", job_id, fault)
     finally:
-        _give_back(lease, holder)
+        hot.give_back(lease, holder)
     return True
-
-
-def _give_back(lease: str, holder: str) -> None:
-    try:
-        hot.drop_lease(lease, holder)
-    except redis.RedisError as fault:
-        log.warning("lease_left_to_expire lease=%s reason=%s", lease, fault)

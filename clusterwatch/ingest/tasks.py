@@ -52,12 +52,5 @@ def build_cluster_minutes(cluster_id: int) -> bool:
         if built.again or built.fresh > 1:
             log.info("fleet_minutes cluster=%d fresh=%d again=%d", cluster_id, built.fresh, built.again)
     finally:
-        _give_back(lease, holder)
+        hot.give_back(lease, holder)
     return True
-
-
-def _give_back(lease: str, holder: str) -> None:
-    try:
-        hot.drop_lease(lease, holder)
-    except redis.RedisError as fault:
-        log.warning("lease_left_to_expire lease=%s reason=%s", lease, fault)

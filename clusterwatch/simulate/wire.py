@@ -14,7 +14,6 @@ import random
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final, cast
 
 from websockets.client import ClientProtocol
@@ -35,6 +34,7 @@ from collectors.sender import (
     PUT_MAX_BYTES,
     REFUSED_RETRY_S,
     WELCOME_TIMEOUT_S,
+    LaneState,
     tls_context,
 )
 from collectors.wire import codec, limits, records
@@ -46,16 +46,6 @@ UNSENT_MAX_BYTES: Final = 32 * 1024
 """A socket that holds more takes no further hot frame: newest wins, and a slow gateway costs no memory."""
 SILENT_MAX_S: Final = 60.0
 """A gateway that sends nothing, not even its ping every 20 s, is gone."""
-
-
-@dataclass(slots=True)
-class _LaneState:
-    """One lane of one connection."""
-
-    sent: int = 0
-    paused_until_s: float = 0.0
-    waiting_since_s: float | None = None
-    rejected: set[int] = field(default_factory=set)
 
 
 class Shared:
@@ -108,7 +98,7 @@ class Wire(asyncio.Protocol):
         self._over: asyncio.Future[None] | None = None
         self._welcomed: asyncio.Future[None] | None = None
         self._parts: list[bytes] = []
-        self._lanes: dict[Lane, _LaneState] = {lane: _LaneState() for lane in LANES}
+        self._lanes: dict[Lane, LaneState] = {lane: LaneState() for lane in LANES}
         self._heard_s = 0.0
         self._enrol_again = False
         self._stopping = asyncio.Event()
@@ -322,7 +312,7 @@ class Wire(asyncio.Protocol):
         for lane in LANES:
             self._spool.ack(lane, getattr(acked, lane))
             sent = max(getattr(acked, lane), self._spool.acked(lane))
-            self._lanes[lane] = _LaneState(sent=sent, rejected=self._lanes[lane].rejected)
+            self._lanes[lane] = LaneState(sent=sent, rejected=self._lanes[lane].rejected)
         self.connected = True
         if self._welcomed is not None and not self._welcomed.done():
             self._welcomed.set_result(None)

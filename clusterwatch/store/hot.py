@@ -8,6 +8,7 @@ clocks never matter. Source: DESIGN 2 (Gateway) and 8.
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 import uuid
 from collections.abc import Iterable, Sequence
@@ -17,9 +18,12 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+import redis
 from numpy.typing import NDArray
 
 from clusterwatch.store import valkey
+
+log = logging.getLogger(__name__)
 
 EXPIRE_S = 600
 """A blob nobody rewrote for so long is forgotten."""
@@ -258,6 +262,14 @@ def drop_lease(name: str, holder: str) -> None:
     """Gives the lease back, unless another holder has it by now."""
     script = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0"
     valkey.client().eval(script, 1, valkey.lease_key(name), holder)
+
+
+def give_back(name: str, holder: str) -> None:
+    """The same; while hot state is away the lease is left to run out by itself."""
+    try:
+        drop_lease(name, holder)
+    except redis.RedisError as fault:
+        log.warning("lease_left_to_expire lease=%s reason=%s", name, fault)
 
 
 def new_holder() -> str:
