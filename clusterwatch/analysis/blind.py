@@ -107,7 +107,7 @@ def _unseen_calls(world: World) -> list[Root]:
     ranks = set(rows.rank[marks].tolist())
     group = world.groups[int(rows.number[marks][0])]
     why = (
-        f"{count(len(ranks), 'ring')} leave out {count(int(gaps[marks].max()), 'call')} of {group.role} "
+        f"{count(len(ranks), 'ring')} leave out {count(int(gaps[marks].max()), 'call')} of {group.title} "
         "between others: they were made and not recorded, as calls of a captured CUDA graph are"
     )
     return [Root("recorder_blind", (), (), group, None, None, why=[why], certainty=0.4)]

@@ -39,7 +39,7 @@ def judge(world: World, graph: WaitGraph, ring: frozenset[int]) -> Root:
     op = next(call.op for call in open_calls if (call.group, call.sequence) == main)
     ordered = sorted(calls.items(), key=lambda item: (item[0][0].key, item[0][1]))
     why = [
-        f"{noun(ranks)} in call {sequence} of {group.role} ({group.name})"
+        f"{noun(ranks)} in call {sequence} of {group.title}{_by_name(group)}"
         for (group, sequence), ranks in ordered
     ][:4]
     why.append(_verdict_line(bool(extra), odd, ring, equals))
@@ -54,6 +54,11 @@ def judge(world: World, graph: WaitGraph, ring: frozenset[int]) -> Root:
         why=why,
         certainty=0.8 if odd else 0.6,
     )
+
+
+def _by_name(group: Group) -> str:
+    """The name beside a description that siblings share."""
+    return f" ({group.name})" if group.title == group.role else ""
 
 
 def _verdict_line(extra: bool, odd: set[int], ring: frozenset[int], equals: dict[int, int]) -> str:

@@ -24,6 +24,7 @@ from clusterwatch.analysis import (
     roots,
     stacks,
     timing,
+    unheard,
     unnumbered,
     unranked,
     wording,
@@ -96,10 +97,11 @@ def _diagnose(observation: Observation) -> Diagnosis:
     found, graph = _faults(fresh, world, evidence)
     for root in found:
         wording.fill(fresh, root, graph)
-    findings = wording.findings(wording.Case(fresh, world, evidence, graph), found)
+    case = wording.Case(fresh, world, evidence, graph)
+    findings = wording.findings(case, found)
     findings = log_join.joined(findings, told)
     if not findings:
-        findings = [_nothing(fresh, world, stale)]
+        findings = [_nothing(case, stale)]
     findings.sort(key=_order)
     named = {rank for f in findings for rank in f.culprit_ranks}
     suspects = {rank for f in findings for rank in f.suspect_ranks}
@@ -234,14 +236,18 @@ def _coverage(world: World, stale: frozenset[int]) -> Coverage:
         stale=len(stale),
         truncated=sum(window.truncated for window in world.windows.values()),
         only_open=sum(window.only_open for window in world.windows.values()),
+        size_told=world.size_told,
     )
 
 
-def _nothing(observation: Observation, world: World, stale: frozenset[int]) -> Finding:
+def _nothing(case: wording.Case, stale: frozenset[int]) -> Finding:
+    observation, world = case.observation, case.world
     heard = len(world.windows) / world.size if world.size else 0.0
     ended = crash.all_ended_well(observation)
     calls = any(window.entry_count for window in world.windows.values())
-    enough = ended or bool(observation.advanced) or (calls and 1 - heard <= _SILENT_SHARE_MAX)
+    whole = calls and 1 - heard <= _SILENT_SHARE_MAX and (world.size_told or not world.torn())
+    whole = whole and all(call.joined and world.knows_members(call.group) for call in case.graph.calls)
+    enough = ended or bool(observation.advanced) or whole
     row = CATALOGUE["no_fault" if enough else "not_enough_data"]
     why: tuple[str, ...] = ()
     if ended:
@@ -249,39 +255,56 @@ def _nothing(observation: Observation, world: World, stale: frozenset[int]) -> F
     elif observation.advanced:
         text = "The job is moving: two looks show an advance."
     elif enough:
-        text = sentence(
-            f"No fault: all {world.size} ranks have issued the newest call of each of their groups."
-        )
-        why = (f"{len(world.windows)} of {world.size} ranks left a dump",)
-    elif not world.windows and observation.logs:
-        lines = sum(log.lines for log in observation.logs)
-        text = f"Not enough data: no failure is told in {count(lines, 'line')} of job logs; there is no dump."
-        text = text if lines else "Not enough data: the job logs are empty; there is no dump."
-        why = _told(observation, world, stale)
-    elif not world.windows:
-        text, why = "Not enough data: no rank left a usable dump.", _told(observation, world, stale)
-    elif not calls:
-        text, why = "Not enough data: no rank has recorded a call.", _told(observation, world, stale)
+        text, why = _in_order(world)
     else:
-        heard_of = f"{len(world.windows)} of {world.size} ranks"
-        text = f"Not enough data: {heard_of} left a dump, and nothing is open in them."
-        why = _told(observation, world, stale)
+        text, why = _too_little(case, calls), _told(observation, world, stale)
+    sure = 0.9 if ended or observation.advanced else (0.8 if world.size_told else 0.6) * heard
     return Finding(
         verdict=row.word,
         fault_class=row.fault_class,
         severity=row.severity,
         summary=text,
         rule=f"none.{row.word} v1",
-        confidence=(0.9 if ended or observation.advanced else 0.8 * heard) if enough else 0.0,
+        confidence=sure if enough else 0.0,
         why=why,
         recommended_action=row.action,
     )
 
 
+def _in_order(world: World) -> tuple[str, tuple[str, ...]]:
+    heard = len(world.windows)
+    who = f"all {world.size} ranks" if world.size_told and heard == world.size else f"the {heard} ranks heard"
+    text = sentence(f"No fault: {who} have issued the newest call of each of their groups.")
+    if world.size_told:
+        return text, (f"{heard} of {world.size} ranks left a dump",)
+    return text, (f"{count(heard, 'rank')} left a dump", unheard.SIZE_UNTOLD)
+
+
+def _too_little(case: wording.Case, calls: bool) -> str:
+    observation, world = case.observation, case.world
+    if not world.windows and observation.logs:
+        lines = sum(log.lines for log in observation.logs)
+        text = (
+            f"no failure is told in {count(lines, 'line')} of job logs" if lines else "the job logs are empty"
+        )
+        return f"Not enough data: {text}; there is no dump."
+    if not world.windows:
+        return "Not enough data: no rank left a usable dump."
+    if not calls:
+        return "Not enough data: no rank has recorded a call."
+    of = f" of {world.size}" if world.size_told else ""
+    ranks = "rank" if (world.size if world.size_told else len(world.windows)) == 1 else "ranks"
+    heard = f"Not enough data: {len(world.windows)}{of} {ranks} left a dump"
+    if not case.graph.calls:
+        return f"{heard}, and nothing is open in {'it' if len(world.windows) == 1 else 'them'}."
+    return sentence(f"{heard};", f"{wording.waits_in(case.graph)}.")
+
+
 def _told(observation: Observation, world: World, stale: frozenset[int]) -> tuple[str, ...]:
-    lines = []
-    if world.no_dump:
-        lines.append(f"{noun(world.no_dump)} left no dump")
+    lines = [] if world.size_told or not world.windows else [unheard.SIZE_UNTOLD]
+    silent = [rank for rank in world.no_dump if rank not in stale]
+    if silent and world.size_told:
+        lines.append(f"{noun(silent)} left no dump")
     if stale:
         lines.append(f"{noun(stale)} left a dump of an earlier time")
     lines += [f"{p.source}: {p.reason}" for p in observation.problems[:5]]

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from clusterwatch.analysis.columns import View
 from clusterwatch.analysis.model import GroupRef
 from clusterwatch.analysis.rows import Calls, JobRows
+from clusterwatch.analysis.sentence import group_title
 from clusterwatch.analysis.tables import Numbers
 from collectors.formats.columns import NULL, members_of
 
@@ -129,6 +130,11 @@ class Group:
     def role(self) -> str:
         """What siblings share: the description, or the name where there is none."""
         return self.desc or self.name
+
+    @property
+    def title(self) -> str:
+        """What people call it."""
+        return group_title(self.name, self.desc)
 
     @property
     def high(self) -> int | None:

@@ -37,6 +37,8 @@ class World:
     rows: JobRows
     no_dump: tuple[int, ...]
     """ranks of the world that left no dump"""
+    size_told: bool = True
+    """False where ``size`` is no more than the highest rank heard of: gloo's dumps name no member"""
     first_issue: dict[tuple[int, int], int | None] = field(default_factory=dict)
     """(group, sequence) -> when a member first made the call, ns, as far as asked for"""
 
@@ -53,6 +55,29 @@ class World:
         """Whether the rank's sends and receives go unrecorded; an empty ring is like those of its peers."""
         window = self.windows[rank]
         return window.gloo or (not window.entry_count and self._any_gloo)
+
+    @functools.cached_property
+    def _usual_sizes(self) -> dict[str, int]:
+        return {
+            role: shapes.usual_size(same)
+            for role, same in shapes.by_role(self.groups).items()
+            if len(same) > 1
+        }
+
+    def knows_members(self, group: Group) -> bool:
+        """Whether a group's members are told, or follow from its siblings and from who left a dump.
+
+        Only recorded calls tell of gloo's: who left no dump may be one more, unless the group is as large as
+        its siblings. One call has several members, so a group of one is not whole.
+        """
+        if group.certain or (self.size_told and not self.no_dump):
+            return True
+        return group.size > 1 and self._usual_sizes.get(group.role) == group.size
+
+    def torn(self) -> bool:
+        """Whether some group shows that a member left no dump: it has one, or fewer than its siblings."""
+        loose = [group for group in self.groups if not group.certain]
+        return any(group.size < self._usual_sizes.get(group.role, 2) for group in loose)
 
     def groups_of(self, rank: int) -> list[Group]:
         """Groups that the rank's dump knows, in their order."""
@@ -103,6 +128,7 @@ def build(observation: Observation, size: int | None = None) -> World:
     known = max((max(group.ranks) for group in observation.groups if group.ranks), default=-1)
     highest = max(placing.highest, known, *windows, *observation.facts, -1)
     told = observation.world_size or max(highest + 1, size or 0)
+    size_told = bool(observation.world_size) or placing.tells_world
     placing.settle(range(told))
     found = placing.groups
     whole = observation.world_size or max(told, shapes.lone_rank(found, told))
@@ -111,7 +137,7 @@ def build(observation: Observation, size: int | None = None) -> World:
             group.enlarge(tuple(range(whole)))
     shapes.complete(found, whole)
     silent = tuple(rank for rank in range(whole) if rank not in windows)
-    return World(whole, _numbered(rows, found), windows, rows, silent)
+    return World(whole, _numbered(rows, found), windows, rows, silent, size_told)
 
 
 def _numbered(rows: JobRows, found: list[Group]) -> list[Group]:

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from clusterwatch.analysis.sentence import UNDESCRIBED
 from clusterwatch.analysis.tables import GROUP, Marks, Numbers, Rows, ToldGroup, Window
 from collectors.formats.columns import NULL
 
@@ -22,9 +23,6 @@ UNKNOWN: Final = -2
 """The dump does not tell how far the rank is: its ring no longer holds a call of the group."""
 NO_DUMP: Final = -3
 """The rank left no dump, or one of another time."""
-
-_UNDESCRIBED: Final = frozenset({"", "undefined"})
-"""Descriptions that torch gives a group nobody described."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +143,7 @@ def _facts_of(told: Sequence[ToldGroup], group: Numbers, rank: Numbers) -> tuple
     for number, one in enumerate(told):
         seen = rank[order[starts[number] : starts[number + 1]]]
         members = tuple(sorted(one.ranks or set(seen.tolist())))
-        role = _shape(members) if one.desc in _UNDESCRIBED else one.desc
+        role = _shape(members) if one.desc in UNDESCRIBED else one.desc
         made.append(GroupFacts(one.name, one.desc, members, role))
     return tuple(made)
 

@@ -15,7 +15,7 @@ from typing import Final
 from clusterwatch.analysis.log_judge import LogVerdict
 from clusterwatch.analysis.log_wording import UNORDERED, quote
 from clusterwatch.analysis.model import CallTimeout, Culprit, Downstream, Finding
-from clusterwatch.analysis.sentence import SENTENCE_MAX_CHARS, count, noun, sentence
+from clusterwatch.analysis.sentence import SENTENCE_MAX_CHARS, count, group_title, noun, sentence
 from clusterwatch.analysis.verdicts import CATALOGUE
 
 _MISMATCHES: Final = frozenset({"op_mismatch", "order_mismatch", "size_mismatch", "dtype_mismatch"})
@@ -136,8 +136,7 @@ def _with_call(summary: str, hang: Finding, waiting: int) -> str:
     if hang.group is None or hang.op is None or not waiting:
         return summary
     where = f"{hang.op} {hang.seq if hang.seq is not None else ''}".strip()
-    desc = hang.group.desc or hang.group.name
-    of = f" of {desc}" if desc else ""
+    of = f" of {group_title(hang.group.name, hang.group.desc)}"
     longer = f"{summary} {count(waiting, 'rank')} wait{'s' if waiting == 1 else ''} in {where}{of}."
     return longer if len(longer) <= SENTENCE_MAX_CHARS else summary
 

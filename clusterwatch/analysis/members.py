@@ -48,7 +48,7 @@ def complete(groups: Sequence[Group], size: int) -> None:
         loose = [g for g in siblings if not g.certain]
         if not loose or len(siblings) < 2:
             continue
-        usual = _usual_size(siblings)
+        usual = usual_size(siblings)
         taken = {rank for g in siblings for rank in g.members}
         free = [rank for rank in range(size) if rank not in taken]
         short = [g for g in loose if len(g.members) < usual]
@@ -59,7 +59,7 @@ def complete(groups: Sequence[Group], size: int) -> None:
             free = [rank for rank in free if rank not in added]
 
 
-def _usual_size(groups: list[Group]) -> int:
+def usual_size(groups: list[Group]) -> int:
     """The size most groups of a role have; the larger one on a tie, since members can only be missing."""
     sizes = Counter(len(g.members) for g in groups)
     return max(sizes, key=lambda size: (sizes[size], size))

@@ -189,6 +189,8 @@ class Coverage:
     truncated: int = 0
     only_open: int = 0
     """of ``truncated``, dumps that hold open calls only: their rings need not have overflowed"""
+    size_told: bool = True
+    """False where ``expected`` is only the highest rank heard of"""
 
 
 @dataclass(frozen=True, slots=True)

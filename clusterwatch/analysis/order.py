@@ -77,7 +77,7 @@ def _judge(first: OpenCall, second: OpenCall, sides: tuple[tuple[int, ...], tupl
     few, many = sorted(sides, key=len)
     tie = len(few) == len(many)
     usual = first if many is sides[0] else second
-    texts = [f"{call.op} {call.sequence} of {call.group.role}" for call in (first, second)]
+    texts = [f"{call.op} {call.sequence} of {call.group.title}" for call in (first, second)]
     why = [
         f"{noun(side)} issued {a} before {b}" for side, a, b in zip(sides, texts, texts[::-1], strict=True)
     ]

@@ -224,18 +224,21 @@ def _break(world: World, rank: int, tail: Tail, edit: tuple[int, bool]) -> Break
     return None if group is None else Break(rank, extra, group, own.sequences[place], own.tokens[place][1])
 
 
+def reached(world: World, rank: int) -> dict[str, int]:
+    """Role -> calls the rank has made in its groups of that role."""
+    found: Counter[str] = Counter()
+    for group in world.groups_of(rank):
+        found[group.role] += group.views[rank].high or 0
+    return dict(found)
+
+
 def positions(world: World, ranks: list[int]) -> dict[int, float]:
     """How far each rank is, in calls of the pattern; comparable between ranks of one program.
 
     Counts by role, so a ring that overflowed does not matter: sequence numbers are absolute. Roles that not
     all of ``ranks`` take part in are left out.
     """
-    per_rank: dict[int, dict[str, int]] = {}
-    for rank in ranks:
-        reached: Counter[str] = Counter()
-        for group in world.groups_of(rank):
-            reached[group.role] += group.views[rank].high or 0
-        per_rank[rank] = dict(reached)
+    per_rank = {rank: reached(world, rank) for rank in ranks}
     shared = set.intersection(*(set(row) for row in per_rank.values())) if per_rank else set()
     return {rank: float(sum(row[role] for role in shared)) for rank, row in per_rank.items()}
 

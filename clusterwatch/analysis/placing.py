@@ -98,6 +98,13 @@ class Placing:
                 return number
         return self._add(Group(name, desc, certain, members))
 
+    @property
+    def tells_world(self) -> bool:
+        """Whether a dump or the hook lists the members of the default group. Asked before ``settle``."""
+        listed = any(is_world(group.name, group.desc) for group in self.groups)
+        hook = (known for same in self._known.values() for known in same if known.ranks)
+        return listed or any(is_world(known.name, known.desc) for known in hook)
+
     def settle(self, world: range) -> None:
         """Places rows whose dump did not tell the members.
 

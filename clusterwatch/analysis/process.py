@@ -46,6 +46,7 @@ def evidence(observation: Observation, stale: frozenset[int] = frozenset()) -> E
         busy_by_stack=_busy_phases(observation, doing)
         | {rank: what.cause or "" for rank, what in doing.items() if not what.waits},
         stale=stale,
+        unreadable=frozenset(p.rank for p in observation.problems if p.rank is not None) - heard - stale,
         hosts={rank: fact.host for rank, fact in observation.facts.items()},
     )
 

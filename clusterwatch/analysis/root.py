@@ -44,6 +44,8 @@ class Evidence:
     busy_by_stack: Mapping[int, str] = field(default_factory=dict)
     """the stack is outside of any such call -> cause"""
     stale: frozenset[int] = frozenset()
+    unreadable: frozenset[int] = frozenset()
+    """ranks whose dump is there and cannot be used"""
     failed: bool = False
     """some rank has failed: calls that are over may have ended in an error"""
     hosts: Mapping[int, str | None] = field(default_factory=dict)

@@ -21,6 +21,7 @@ from clusterwatch.analysis import (
     pattern,
     shares,
     sinks,
+    unheard,
     waitfor,
 )
 from clusterwatch.analysis.calls import OpenCall
@@ -62,7 +63,7 @@ def find(world: World, evidence: Evidence) -> tuple[list[Root], WaitGraph]:
     roots += _tied(world, graph, tied, explained | _ranks(roots))
     blamed = explained | _ranks(roots)
     roots += map(shares.refine, sinks.all_joined(world, graph, pairing, covered | blamed, blamed))
-    roots = roots or sinks.leftover(world, graph)
+    roots = roots or unheard.leftover(world, graph)
     return _merged(lifecycle.refine(world, roots), evidence.hosts), graph
 
 
@@ -175,7 +176,7 @@ def _lacking_too(
 
 
 def _never_came(call: OpenCall, rank: int) -> Root:
-    why = f"rank {rank} never issued {call.op} {call.sequence} of {call.group.role} and waits nowhere"
+    why = f"rank {rank} never issued {call.op} {call.sequence} of {call.group.title} and waits nowhere"
     return Root(
         "missing_rank", (rank,), (), call.group, call.sequence, call.op, why=[why], certainty=0.7,
         missing=call.absent,
@@ -205,7 +206,7 @@ def _breaks(world: World, graph: WaitGraph, explained: set[int]) -> list[Root]:
                 op=item.op,
                 cause="extra_call" if item.extra else "skipped_call",
                 why=[
-                    f"rank {item.rank} made {word} of {item.op} in {item.group.role}: its own sequence "
+                    f"rank {item.rank} made {word} of {item.op} in {item.group.title}: its own sequence "
                     "leaves the period that its equals keep",
                 ],
                 certainty=0.85,

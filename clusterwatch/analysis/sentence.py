@@ -7,6 +7,9 @@ from typing import Final
 
 SENTENCE_MAX_CHARS: Final = 200
 
+UNDESCRIBED: Final = frozenset({"", "undefined"})
+"""Descriptions that torch gives a group nobody described."""
+
 
 def ranks_text(ranks: Iterable[int], most: int = 6) -> str:
     """``0-3, 7``; beyond ``most`` parts their step is told (``1-121, every 8th``), or the rest counted."""
@@ -38,6 +41,11 @@ def noun(ranks: Iterable[int], most: int = 6) -> str:
     """``rank 5`` or ``ranks 0-3``."""
     ordered = sorted(set(ranks))
     return f"rank{'s' if len(ordered) != 1 else ''} {ranks_text(ordered, most)}"
+
+
+def group_title(name: str, desc: str) -> str:
+    """``tp``; ``group 12`` where nobody described it."""
+    return desc if desc not in UNDESCRIBED else f"group {name}" if name else "its group"
 
 
 def number(value: int) -> str:

@@ -10,13 +10,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
-from clusterwatch.analysis import order, p2p, pattern, waitfor
+from clusterwatch.analysis import order, p2p, pattern, unheard, waitfor
 from clusterwatch.analysis.calls import OpenCall
 from clusterwatch.analysis.groups import World
 from clusterwatch.analysis.p2p import Half, Pairing
 from clusterwatch.analysis.root import Evidence, Root
-from clusterwatch.analysis.sentence import noun
-from clusterwatch.analysis.signature import ALL_PARTY, element_count, plain
+from clusterwatch.analysis.sentence import group_title, noun
+from clusterwatch.analysis.signature import element_count
 from clusterwatch.analysis.waitfor import WaitGraph
 from collectors.formats.columns import NULL
 
@@ -68,21 +68,32 @@ def _name_sinks(
     elif quiet and not explained:
         if not stood:
             roots.append(_unseen_partner(world, graph, quiet))
-        elif world.no_dump:
-            blind = sorted({*blind, *world.no_dump})
         else:
-            roots.append(_unless_too_early(graph, _furthest_behind(world, graph, stood), stood))
+            last = _unless_too_early(graph, _furthest_behind(world, graph, stood), stood)
+            unseen = sorted({*blind, *world.no_dump})
+            if not unseen:
+                roots += _if_all_are_heard(world, last)
+            elif len(unseen) <= _SUSPECTS_MAX and unheard.got_past(world, last.ranks, unseen):
+                roots.append(unheard.beside(last, unseen))
+                unseen = []
+            blind = unseen
     roots += [_missing(world, rank, graph.lacking[rank]) for rank in sure]
     for rank in partners:
         roots.append(_partner(rank, starved[rank]))
-    if blind and not (sure and not _only_blind(graph, blind)):
-        roots += _no_dump(world, graph, blind, quiet, evidence, starved)
+    if blind and not (sure and not unheard.only_they_lack(graph)):
+        roots += unheard.suspects(world, graph, blind, quiet, evidence, starved)
     return roots
 
 
-def _only_blind(graph: WaitGraph, blind: list[int]) -> bool:
-    """Some call lacks nobody but ranks without a dump."""
-    return any(call.silent and not call.absent and not call.behind for call in graph.calls)
+def _if_all_are_heard(world: World, last: Root) -> list[Root]:
+    """gloo ranks that come last, where their dumps alone tell how many there are: two that tie in different
+    calls wait for somebody who left no dump rather than have failed at one point of the program."""
+    if world.size_told:
+        return [last]
+    if last.group is not None and not set(last.ranks) <= {*last.group.members}:
+        return []
+    last.why.append(unheard.SIZE_UNTOLD)
+    return [last]
 
 
 def _next_awaited(world: World, rank: int, calls: list[OpenCall]) -> OpenCall:
@@ -102,7 +113,7 @@ def _missing(world: World, rank: int, calls: list[OpenCall]) -> Root:
     most = _lacks_most(first)
     high = first.group.views[rank].high if rank in first.group.views else None
     last = f"its last call there is {high}" if high is not None else "its dump holds no call there"
-    why = [f"rank {rank} never issued {first.op} {first.sequence} of {first.group.role}: {last}"]
+    why = [f"rank {rank} never issued {first.op} {first.sequence} of {first.group.title}: {last}"]
     alone = first.waiting if most and len(first.group.issued(first.sequence)) == 1 else ()
     if alone:
         why.append(f"{noun(alone)} made it alone: it may be one call too many just as well")
@@ -128,7 +139,7 @@ def _last_call(world: World, rank: int) -> list[str]:
     index, signature, sequence, site = window.last
     group = window.told_groups[index]
     op = p2p.globally(window.call_signatures[signature].op, group.ranks)
-    what = f"{op} {sequence} of {group.desc or group.name}"
+    what = f"{op} {sequence} of {group_title(group.name, group.desc)}"
     return [f"rank {rank} last issued {what}, from {window.sites[site]}"]
 
 
@@ -228,50 +239,6 @@ def _partner(rank: int, halves: list[Half]) -> Root:
     )
 
 
-def _no_dump(
-    world: World,
-    graph: WaitGraph,
-    blind: list[int],
-    quiet: list[int],
-    evidence: Evidence,
-    starved: dict[int, list[Half]],
-) -> list[Root]:
-    """Ranks without a usable dump that peers wait for, or that a gloo rank may wait for unseen.
-
-    Nobody where most of the world is unheard: suspecting the majority tells nothing.
-    """
-    found: list[Root] = []
-    if len(blind) * 2 > world.size:
-        return found
-    stale = [rank for rank in blind if rank in evidence.stale]
-    silent = [rank for rank in blind if rank not in evidence.stale]
-    for verdict, ranks in (("suspect_stale_dump", stale), ("suspect_no_dump", silent)):
-        if not ranks:
-            continue
-        reason = "left no dump" if verdict == "suspect_no_dump" else "left only a dump of an earlier time"
-        why = [f"{noun(ranks)} {reason}; every other member of the call is accounted for"]
-        if quiet:
-            why.append(f"{noun(quiet)} may wait for it in a send or receive, which gloo does not record")
-        root = Root(verdict, (), tuple(ranks), why=why, certainty=0.4)
-        _place(root, graph, quiet, [half for rank in ranks for half in starved.get(rank, ())])
-        found.append(root)
-    return found
-
-
-def _place(root: Root, graph: WaitGraph, quiet: list[int], halves: list[Half]) -> None:
-    """The first call or exchange in which peers wait for the suspects."""
-    lacking = [call for rank in root.suspects for call in graph.lacking.get(rank, ())]
-    if not lacking and not halves:
-        lacking = [call for rank in quiet for call in graph.lacking[rank]]
-    if lacking:
-        first = min(lacking, key=lambda call: (bool(call.held_up), call.key))
-        root.group, root.sequence, root.op = first.group, first.sequence, first.op
-        root.missing = (*first.absent, *first.silent)
-    elif halves:
-        half = min(halves, key=lambda one: (one.created_ns, one.rank))
-        root.group, root.sequence, root.op = half.group, half.sequence, half.op
-
-
 def all_joined(
     world: World, graph: WaitGraph, pairing: Pairing, covered: set[int], blamed: set[int]
 ) -> list[Root]:
@@ -288,7 +255,7 @@ def all_joined(
     found: list[Root] = []
     by_first: dict[int, list[OpenCall]] = defaultdict(list)
     for call in graph.calls:
-        if not (call.absent or call.silent or call.ahead):
+        if not (call.absent or call.silent or call.ahead) and world.knows_members(call.group):
             by_first[call.waiting[0]].append(call)
     for ranks in waitfor.components(graph) if by_first or pairing.joined else ():
         if covered and any(world.windows[r].gloo for r in ranks if r in world.windows):
@@ -305,7 +272,10 @@ def all_joined(
         newest = [call for call in stuck if call.sequence == call.group.high or _several_open(call)]
         if newest:
             first = min(newest, key=lambda call: (bool(call.held_up), call.key))
-            why = [f"all {first.group.size} members issued {first.op} {first.sequence}, none ended"]
+            who = _all_of(world, first)
+            why = [f"{who} issued {first.op} {first.sequence}, none ended"]
+            if not world.size_told:
+                why.append(unheard.SIZE_UNTOLD)
             if not first.timed and not first.group.rows.gloo[first.group.mine].any():
                 why.append("the recorder's timing is off: a queued call and a running one look alike")
             found.append(
@@ -318,14 +288,15 @@ def all_joined(
     return found
 
 
+def _all_of(world: World, call: OpenCall) -> str:
+    if not world.size_told:
+        return "all members that left a dump"
+    return "its only member" if call.group.size == 1 else f"all {call.group.size} members"
+
+
 def _several_open(call: OpenCall) -> bool:
     """Some member has issued more calls after the open one."""
     return bool((call.group.rows.groups["open_count"][call.group.mine] > 1).any())
-
-
-def _members_unsure(call: OpenCall) -> bool:
-    group = call.group
-    return not group.certain and bool(group.rows.gloo[group.mine].all()) and plain(call.op) in ALL_PARTY
 
 
 def unequal_halves(pairing: Pairing) -> list[Root]:
@@ -357,29 +328,3 @@ def _unequal(sends: Half, receives: Half) -> str:
 def _joined_halves(a: Half, b: Half) -> Root:
     why = [f"rank {a.rank} issued {a.text} and rank {b.rank} {b.text}; neither finished"]
     return Root("all_joined_not_finished", (), (), a.group, b.sequence, b.op, why=why)
-
-
-def leftover(world: World, graph: WaitGraph) -> list[Root]:
-    """Someone waits, yet no rule says who began: the ranks that lack the oldest call, as suspects, or ranks
-    without a dump that may be members of a group whose members gloo does not record."""
-    lacking = [call for call in graph.calls if call.absent]
-    if not lacking and 0 < len(world.no_dump) * 2 <= world.size:
-        broken = [call for call in graph.calls if call.ahead and _members_unsure(call)]
-        for call in sorted(broken, key=lambda call: call.key)[:1]:
-            why = [
-                f"{call.op} {call.sequence} of {call.group.role} is open on {noun(call.waiting)}, over on "
-                f"{noun(call.ahead)}: on gloo that is what a dead member leaves behind",
-                f"{noun(world.no_dump)} left no dump",
-            ]
-            return [
-                Root(
-                    "suspect_no_dump", (), world.no_dump, call.group, call.sequence, call.op, why=why,
-                    certainty=0.4,
-                )
-            ]  # fmt: skip
-    if not lacking:
-        return []
-    first = min(lacking, key=lambda call: call.key)
-    root = _missing(world, first.absent[0], [first])
-    root.named, root.suspects, root.certainty = (), first.absent, 0.3
-    return [root]

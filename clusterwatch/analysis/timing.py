@@ -148,8 +148,6 @@ def outdated(world: World) -> frozenset[int]:
     reached, gloo = np.full(count, NULL), np.zeros(count, np.bool_)
     np.maximum.at(reached, number, rows.groups["shared_end"][placed])
     gloo[number[rows.gloo[placed]]] = True
-    certain = np.array([group.certain for group in world.groups], np.bool_)
-    reached[~certain] = NULL
     high = rows.high[placed]
     old = (high != NULL) & (high + gloo[number] < reached[number])
     return frozenset(rows.rank[placed[old]].tolist())

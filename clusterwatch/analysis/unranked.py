@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from clusterwatch.analysis.model import Culprit, Diagnosis, Finding, GroupRef
-from clusterwatch.analysis.sentence import count, sentence
+from clusterwatch.analysis.sentence import count, group_title, sentence
 
 NO_RANKS: Final = "file names number the processes of each host, so no rank can be named, but the files can"
 _FILES_SHOWN: Final = 8
@@ -64,7 +64,11 @@ def _roles(finding: Finding) -> tuple[tuple[Collection[int], str], ...]:
 def _summary(finding: Finding, sources: Mapping[int, str]) -> str:
     what = finding.verdict.replace("_", " ").capitalize()
     call = f"{finding.op or ''} {'' if finding.seq is None else finding.seq}".strip()
-    where = f" in {call} of {finding.group.desc or finding.group.name}" if finding.group and call else ""
+    where = (
+        f" in {call} of {group_title(finding.group.name, finding.group.desc)}"
+        if finding.group and call
+        else ""
+    )
     ranks = finding.culprit_ranks or finding.suspect_ranks
     whose = "the process of" if finding.culprit_ranks else "suspected is"
     who = f": {whose} {_files(ranks, sources, 2)}" if ranks else ""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from clusterwatch.analysis import downstream, p2p, timing
+from clusterwatch.analysis import downstream, p2p, timing, unheard
 from clusterwatch.analysis.downstream import Waiting
 from clusterwatch.analysis.groups import World
 from clusterwatch.analysis.model import (
@@ -21,7 +21,7 @@ from clusterwatch.analysis.model import (
 )
 from clusterwatch.analysis.process import agent_gone
 from clusterwatch.analysis.root import Evidence, Root
-from clusterwatch.analysis.sentence import count, duration, noun, ranks_text, sentence
+from clusterwatch.analysis.sentence import count, duration, group_title, noun, ranks_text, sentence
 from clusterwatch.analysis.stacks import doing
 from clusterwatch.analysis.verdicts import CATALOGUE
 from clusterwatch.analysis.waitfor import WaitGraph
@@ -65,7 +65,7 @@ _CAUSE_WORDS: Final = {
 _VERBS: Final = {
     "missing_rank": "never joined",
     "dead_rank": "died; its peers wait in",
-    "queued_not_started": "issued but never ran",
+    "queued_not_started": "issued but never finished",
     "op_mismatch": "issued another operation than its peers in",
     "order_mismatch": "swapped the order of calls at",
     "size_mismatch": "passed another size than its peers in",
@@ -106,6 +106,15 @@ class Case:
     graph: WaitGraph
 
 
+def waits_in(graph: WaitGraph) -> str:
+    """The first call that ranks wait in, and for whom, where no rule says who holds it up."""
+    call = min(graph.calls, key=lambda call: (bool(call.held_up), call.key))
+    lacking = call.absent + call.silent
+    whom = f"for {noun(lacking, 4)}" if lacking else "and the dumps do not tell for whom"
+    verb = "waits" if len(call.waiting) == 1 else "wait"
+    return f"{noun(call.waiting, 4)} {verb} in {call.op} {call.sequence} of {call.group.title}, {whom}"
+
+
 def findings(case: Case, roots: Sequence[Root]) -> list[Finding]:
     """All faults in words, in the order of ``roots``."""
     standing = {number for number, root in enumerate(roots) if root.verdict in MISMATCHES}
@@ -122,7 +131,7 @@ def _finding(case: Case, root: Root, waiting: Waiting) -> Finding:
         verdict=root.verdict,
         fault_class=row.fault_class,
         severity=row.severity,
-        summary=_summary(observation, root, group, waiting.ranks),
+        summary=_summary(case, root, group, waiting.ranks),
         rule=f"{row.fault_class}.{root.verdict} v1",
         confidence=confidence,
         cause=root.cause,
@@ -240,7 +249,7 @@ def _where(root: Root, group: GroupRef | None) -> str:
     )
     members = ranks_text(group.ranks, 4)
     op = root.op if root.group is None else p2p.globally(root.op, root.group.members)
-    return f"{op}{number} of {group.desc or group.name or 'its group'} ({members})"
+    return f"{op}{number} of {group_title(group.name, group.desc)} ({members})"
 
 
 def _who(observation: Observation, ranks: tuple[int, ...]) -> str:
@@ -269,9 +278,9 @@ def _at_step(observation: Observation) -> str:
     return "" if step is None else f" at step {step}"
 
 
-def _summary(observation: Observation, root: Root, group: GroupRef | None, waiting: int) -> str:
-    opening = _opening(observation, root)
-    body = _body(observation, root, group)
+def _summary(case: Case, root: Root, group: GroupRef | None, waiting: int) -> str:
+    opening = _opening(case.observation, root)
+    body = _body(case, root, group)
     if not opening:
         body = body[:1].upper() + body[1:]
     waits = f"; {count(waiting, 'rank')} wait{'s' if waiting == 1 else ''}" if waiting else ""
@@ -281,16 +290,18 @@ def _summary(observation: Observation, root: Root, group: GroupRef | None, waiti
     return full if body in full else sentence(opening, body + ".")
 
 
-def _body(observation: Observation, root: Root, group: GroupRef | None) -> str:
+def _body(case: Case, root: Root, group: GroupRef | None) -> str:
+    observation, evidence = case.observation, case.evidence
     where = _where(root, group)
     if root.told:
         return f"{root.told}: {where}"
     if root.verdict in ("rank_failed", "out_of_memory"):
         return _failed(observation, root)
     if root.verdict == "all_joined_not_finished":
-        return f"all members joined {where} and none finished: no rank can be named from the trace"
+        who = "its only member" if group is not None and len(group.ranks) == 1 else "all members"
+        return f"{who} joined {where} and none finished: no rank can be named from the trace"
     if root.verdict in ("suspect_no_dump", "suspect_stale_dump"):
-        what = "left no dump" if root.verdict == "suspect_no_dump" else "left only an old dump"
+        what = unheard.left(root.verdict, root.suspects, evidence)
         verb = "is" if len(root.suspects) == 1 else "are"
         return f"{_who(observation, root.suspects)} {what} and {verb} suspected: peers wait in {where}"
     if root.verdict == "dead_node":
@@ -303,7 +314,8 @@ def _body(observation: Observation, root: Root, group: GroupRef | None) -> str:
         who = _who(observation, root.suspects)
         return f"the watchdog of {who} has stopped: whether the job moves is unknown"
     if root.verdict == "stuck_in_init" and root.op is None and group is not None:
-        return f"{_who(observation, root.named)} never made group {group.desc or group.name}; its peers have"
+        named = group_title(group.name, group.desc).removeprefix("group ")
+        return f"{_who(observation, root.named)} never made group {named}; its peers have"
     verb = _VERBS[root.verdict]
     if root.named:
         return f"{_who(observation, root.named)} {verb} {where}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from clusterwatch.analysis.sentence import group_title
 from clusterwatch.jobs.models import Capture, Job
 from clusterwatch.jobs.progress import GroupView, RankView
 from clusterwatch.store.rank_history import NewestStacks, NewestTrace
@@ -137,7 +138,7 @@ def _call(trace: TraceColumns, row: int) -> Call:
     number = _known(entries.p2p_sequence[row] if what.is_p2p else entries.sequence[row])
     created, duration = _known(entries.created_ns[row]), _known(entries.duration_ns[row])
     return Call(
-        group=group.desc or group.name,
+        group=group_title(group.name, group.desc),
         number=number,
         op=what.op,
         state=state,

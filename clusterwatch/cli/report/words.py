@@ -164,6 +164,8 @@ def coverage(diagnosis: Diagnosis) -> str:
     text = f"{number(cover.reported)} of {count(cover.expected, 'rank')} reported"
     if cover.expected < max(cover.reported, 1):  # logs may not tell how many there are
         text = f"{count(cover.reported, 'rank')} reported; the size of the job is not known"
+    elif not cover.size_told:
+        text = f"{count(cover.reported, 'rank')} reported; the dumps do not tell how many the job has"
     if cover.stale:
         text += f"; {count(cover.stale, 'dump')} of an earlier time left out"
     if cover.only_open:
