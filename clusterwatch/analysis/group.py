@@ -152,6 +152,11 @@ class Group:
         made = self.mine[(self.rows.high[self.mine] >= sequence) & (self.rows.high[self.mine] != NULL)]
         return tuple(self.rows.rank[made].tolist())
 
+    def unissued(self, sequence: int) -> tuple[int, ...]:
+        """Members whose dumps know the group and end before a call, rising."""
+        mine = self.mine[self.rows.high[self.mine] < sequence]
+        return tuple(self.rows.rank[mine].tolist())
+
     @property
     def whole(self) -> bool:
         """Every member left a dump that knows the group."""

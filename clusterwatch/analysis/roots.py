@@ -257,7 +257,7 @@ def _late(graph: WaitGraph) -> list[Root]:
                     found.append(_late_root(call, rank, why))
     named = {rank for root in found for rank in root.named}
     for call in graph.calls:
-        if call.absent or call.silent or not call.started:
+        if call.absent or not call.started:
             continue
         held = set(call.waiting) - set(call.started)
         peers = count(len(call.started), "peer")
@@ -266,7 +266,11 @@ def _late(graph: WaitGraph) -> list[Root]:
             if held and not any(map(graph.waits, held)):
                 unclear.append(_mostly_queued(call, tuple(sorted(held - named)), peers))
             continue
-        for rank in sorted(held - named - set(call.held_up)):  # what is older has a reason of its own
+        held -= named | set(call.held_up)  # what is older has a reason of its own
+        if held and call.silent:
+            unclear.append(_queued_or_unheard(call, tuple(sorted(held)), peers))
+            continue
+        for rank in sorted(held):
             why = f"{peers} started {call.op} {call.sequence}; rank {rank} still has it queued"
             found.append(_late_root(call, rank, why))
     return _first_per_rank(found) + unclear
@@ -276,6 +280,26 @@ def _mostly_queued(call: OpenCall, held: tuple[int, ...], peers: str) -> Root:
     """Starts are seen late, so a few of them against many queued calls name nobody."""
     why = f"{peers} started {call.op} {call.sequence}; {noun(held)} still have it queued"
     return Root("queued_not_started", (), held, call.group, call.sequence, call.op, why=[why], certainty=0.5)
+
+
+def _queued_or_unheard(call: OpenCall, held: tuple[int, ...], peers: str) -> Root:
+    """A kernel starts without its peers, so a queued call is a fault beside a member's silence."""
+    has = "has" if len(held) == 1 else "have"
+    why = [
+        f"{peers} started {call.op} {call.sequence}; {noun(held)} still {has} it queued",
+        f"{noun(call.silent)} left no dump",
+    ]
+    return Root(
+        "queued_not_started",
+        (),
+        tuple(sorted((*held, *call.silent))),
+        call.group,
+        call.sequence,
+        call.op,
+        why=why,
+        certainty=0.45,
+        told=f"a call stands that {noun(held, 4)} {has} queued and {noun(call.silent, 4)} left no dump of",
+    )
 
 
 def _late_root(call: OpenCall, rank: int, why: str) -> Root:

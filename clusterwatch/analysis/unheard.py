@@ -127,6 +127,7 @@ def beside(last: Root, blind: Sequence[int]) -> Root:
     """``last`` as one suspect, the unheard ranks as the others."""
     who = last.ranks
     last.suspects, last.named, last.certainty = tuple(sorted({*who, *blind})), (), 0.45
+    last.told = f"{noun(who, 4)} never came, and may wait unseen for {noun(blind, 4)}, which left no dump"
     last.why.append(
         f"{noun(blind)} left no dump, yet peers have finished later calls with it than those {noun(who)} made"
     )

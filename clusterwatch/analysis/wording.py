@@ -149,7 +149,7 @@ def _finding(case: Case, root: Root, waiting: Waiting) -> Finding:
         recommended_action=row.action,
         decisive=row.decisive and bool(root.named),
         joined_ranks=_joined(root),
-        missing_ranks=root.missing,
+        missing_ranks=root.missing or _not_issued(root),
     )
 
 
@@ -239,6 +239,13 @@ def _joined(root: Root) -> tuple[int, ...]:
     if root.group is None or root.sequence is None or root.verdict == "p2p_unmatched":
         return ()
     return root.group.issued(root.sequence)
+
+
+def _not_issued(root: Root) -> tuple[int, ...]:
+    """Members that had not come to a call whose members passed different things."""
+    if root.group is None or root.sequence is None or root.verdict not in MISMATCHES:
+        return ()
+    return root.group.unissued(root.sequence)
 
 
 def _where(root: Root, group: GroupRef | None) -> str:

@@ -107,6 +107,7 @@ def read(
     choice = runs.choose(usable)
     problems = listing.problems + unusable
     problems += [InputProblem(o.dump.source, o.reason, o.dump.rank) for o in choice.left_out]
+    problems += _about_clocks(choice)
     problems += _about_jobs(choice.jobs[0], choice.jobs[1:]) if choice.jobs else ()
     problems += _about_mixed(choice)
     nothing = None if usable or unusable else InputProblem(_title(path), _nothing(listing))
@@ -292,6 +293,18 @@ def _about_jobs(first: Job, others: Iterable[Job]) -> Iterator[InputProblem]:
             f"files of another job, of {len(job.dumps)} ranks; judged here is {first.name} of "
             f"{len(first.dumps)} ranks, and nothing is mixed",
         )
+
+
+def _about_clocks(choice: runs.Choice) -> Iterator[InputProblem]:
+    if (one := choice.mended) is None:
+        return
+    ahead = runs.span(one.ahead_ns)
+    reason = (
+        f"its clock is {ahead} ahead of its peers': its times are set back by that"
+        if one.clock
+        else f"the time of a call lies {ahead} after all others and is passed over"
+    )
+    yield InputProblem(one.dump.source, reason, one.dump.rank)
 
 
 def _about_mixed(choice: runs.Choice) -> Iterator[InputProblem]:

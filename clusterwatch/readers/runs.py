@@ -17,7 +17,8 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Final
 
-from clusterwatch.readers import numbering
+from clusterwatch.readers import clocks, numbering
+from clusterwatch.readers.clocks import Mended
 from clusterwatch.readers.dumps import Dump, same_process
 from clusterwatch.readers.names import PARTS
 from clusterwatch.readers.numbering import Numbering
@@ -65,6 +66,8 @@ class Choice:
     """newest dump of each rank of which the first job has an old one only"""
     mixed_ranks: tuple[int, ...] = ()
     """ranks with dumps of two processes at one time that nothing tells apart"""
+    mended: Mended | None = None
+    """the dump whose times were ahead of its peers' and are used with earlier ones"""
     numbering: Numbering | None = None
     """of the newest run, where its names do not tell the ranks"""
     earlier: Job | None = None
@@ -189,6 +192,11 @@ def _newest_run(dumps: Sequence[Dump], choice: Choice) -> list[Dump]:
     start = max(0, len(timed) - 1)
     while start > 0 and (timed[start].newest_ns or 0) - (timed[start - 1].newest_ns or 0) <= RUN_GAP_NS:
         start -= 1
+    if start and (mended := clocks.mend(timed[start:], timed[:start])) is not None:
+        choice.mended = mended
+        return sorted(
+            [*(dump for dump in dumps if dump.newest_ns is None), *timed[:start], mended.dump], key=_age_order
+        )
     last = timed[-1].newest_ns or 0 if timed else 0
     for dump in timed[:start]:
         choice.left_out.append(LeftOut(dump, _earlier(dump, last)))
@@ -198,16 +206,16 @@ def _newest_run(dumps: Sequence[Dump], choice: Choice) -> list[Dump]:
 def _earlier(dump: Dump, last_ns: int) -> str:
     mine = dump.newest_ns or 0
     return (
-        f"stale: of an earlier run, its newest call is of {_moment(mine)}, "
-        f"{_span(last_ns - mine)} before the newest dump here"
+        f"stale: of an earlier run, its newest call is of {moment(mine)}, "
+        f"{span(last_ns - mine)} before the newest dump here"
     )
 
 
-def _moment(at_ns: int) -> str:
+def moment(at_ns: int) -> str:
     return f"{datetime.fromtimestamp(at_ns / 1e9, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _span(ns: int) -> str:
+def span(ns: int) -> str:
     seconds = ns / 1e9
     for unit, size in (("days", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * size:
@@ -336,7 +344,7 @@ def _job(name: str, dumps: list[Dump], choice: Choice) -> Job:
         if dump.newest_ns is not None and dump.newest_ns < begun:
             del kept[rank]
             reason = (
-                f"stale: its newest call is of {_moment(dump.newest_ns)}, newer rings begin {_moment(begun)}"
+                f"stale: its newest call is of {moment(dump.newest_ns)}, newer rings begin {moment(begun)}"
             )
             choice.left_out.append(LeftOut(dump, reason))
     sizes = [dump.world[0] for dump in kept.values() if dump.world]

@@ -1,4 +1,4 @@
-"""Cards of the page: groups by shape, open calls, merged stacks, inputs that were not used."""
+"""Cards of the page: groups by shape, open calls, merged stacks, remarks on the input."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def problems(diagnosis: Diagnosis) -> Markup:
     folds = words.folded(diagnosis.problems)
     if not folds:
         line = el("span", glyph("ok"), "every file could be used", cls="plain ok")
-        return _card("Files not used", "", el("p", line))
+        return _card("Remarks on the input", "", el("p", line))
     lines = []
     for fold in folds[:_PROBLEMS_SHOWN]:
         more = len(fold.sources) - 1
@@ -208,4 +208,4 @@ def problems(diagnosis: Diagnosis) -> Markup:
     left = sum(len(fold.sources) for fold in folds[_PROBLEMS_SHOWN:])
     lines += [el("li", f"and {count(left, 'file')} more")] if left else []
     total = count(len(diagnosis.problems), "file")
-    return _card("Files not used", total, join(el("ul", *lines, cls="lines")))
+    return _card("Remarks on the input", total, join(el("ul", *lines, cls="lines")))

@@ -146,7 +146,7 @@ def _problems(diagnosis: Diagnosis, style: Style) -> list[str]:
     for fold in folds[:_PROBLEMS_SHOWN]:
         more = len(fold.sources) - 1
         also = f" (and {more} more files alike)" if more > 1 else " (and one more file alike)" if more else ""
-        lines += _row("" if lines else "not used", f"{fold.sources[0]}: {fold.reason}{also}", style)
+        lines += _row("" if lines else "inputs", f"{fold.sources[0]}: {fold.reason}{also}", style)
     left = sum(len(fold.sources) for fold in folds[_PROBLEMS_SHOWN:])
     return [*lines, *_row("", f"and {count(left, 'file')} more; --json lists them", style)] if left else lines
 

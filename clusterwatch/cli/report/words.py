@@ -1,4 +1,4 @@
-"""Phrases that the text and the page share: when, who, which groups, which files were not used."""
+"""Phrases that the text and the page share: when, who, which groups, what is to be said of files."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from clusterwatch.analysis.sentence import count, duration, noun, number, ranks_
 
 _AGE_MIN_S: Final = 1.0
 """Younger than this, the newest call anywhere is part of the same stop: the age would say nothing."""
+
+_AGE_TOLD_MIN_S: Final = 0.0005
 
 _NO_BREAK: Final = "\N{NO-BREAK SPACE}"
 _KEPT: Final = frozenset({_NO_BREAK, "\N{NARROW NO-BREAK SPACE}"})
@@ -50,7 +52,8 @@ def since(call: OpenCall, view: Overview) -> str:
     if age_s >= _AGE_MIN_S:
         text += f", {lasting(age_s)} before the newest call in the dumps"
     else:
-        newest = f"the newest call anywhere is {lasting(age_s)} younger" if age_s > 0 else "no call is newer"
+        younger = f"the newest call anywhere is {lasting(age_s)} younger"
+        newest = younger if age_s >= _AGE_TOLD_MIN_S else "no call is newer"
         text += f"; {newest}, so the dumps do not tell how long it stands"
     if call.timed_out:
         text += f"; the watchdog gave it up on {count(call.timed_out, 'rank')}"
@@ -179,7 +182,7 @@ def coverage(diagnosis: Diagnosis) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FoldedProblem:
-    """Inputs that were not used for one reason."""
+    """Inputs of which one thing is to be said: mostly why they were not used."""
 
     reason: str
     sources: tuple[str, ...]
