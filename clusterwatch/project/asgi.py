@@ -1,4 +1,4 @@
-"""ASGI: HTTP to Django, websockets to the live room."""
+"""ASGI: HTTP to Django, websockets to the live room. Importing it makes pages ready to be served."""
 
 import os
 
@@ -12,6 +12,9 @@ from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
 from channels.security.websocket import AllowedHostsOriginValidator  # noqa: E402
 
 from clusterwatch.live.routing import websocket_urlpatterns  # noqa: E402
+from clusterwatch.project.warm_up import warm_up  # noqa: E402
+
+warm_up()
 
 application = ProtocolTypeRouter(
     {
