@@ -38,8 +38,8 @@ class Mended:
 
 
 def mend(newer: Sequence[Dump], older: Sequence[Dump]) -> Mended | None:
-    """The one dump that lies after all others, by their clocks, where it holds the same calls at one distance in
-    time. Several are the beginning of a later run rather than several wrong clocks: None.
+    """The one dump that lies after all others, by their clocks, where it holds the same calls at one distance
+    in time. Several are the beginning of a later run rather than several wrong clocks: None.
 
     Args:
         newer: dumps that lie after all of ``older``, by their clocks.
@@ -51,7 +51,7 @@ def mend(newer: Sequence[Dump], older: Sequence[Dump]) -> Mended | None:
     dump = newer[0]
     peers = [peer for peer in older if peer.world == dump.world][:_COMPARED_MAX]
     apart = [ns for peer in peers if (ns := _apart_ns(dump.window, peer.window)) is not None]
-    if len(apart) * 2 <= len(peers) or not apart:
+    if not apart:
         return None
     return _mended(dump, median_low(apart), max(peer.newest_ns or 0 for peer in older))
 
