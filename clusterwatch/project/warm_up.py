@@ -1,7 +1,7 @@
 """What a web process does before it listens, so that the first page is as fast as the next.
 
-Django imports the views and compiles a template when somebody first asks for them (1.0 s of CPU), plotly imports
-itself when the first figure is made (0.5 s); on a machine that is busy filling up it is a multiple. Nothing here
+Django imports the views and compiles a template when somebody first asks for them (1.0 s of CPU), plotly
+imports itself when the first figure is made (0.5 s); on a machine that is busy it is a multiple. Nothing here
 asks the database or Valkey: a web process starts without them and says so on its pages.
 """
 
