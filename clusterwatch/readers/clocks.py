@@ -57,7 +57,7 @@ def mend(newer: Sequence[Dump], older: Sequence[Dump]) -> Mended | None:
 
 
 def _mended(dump: Dump, ahead_ns: int, last_ns: int) -> Mended:
-    """Set back by ``ahead_ns``, the distance to peers; where that is small, without times after ``last_ns``."""
+    """Set back by ``ahead_ns``, the distance to peers; or where that is small, without late times."""
     clock = ahead_ns > _CLOCK_MIN_NS
 
     def mended(window: Window) -> Window:
