@@ -28,6 +28,9 @@ QUANTILE: Final = 0.999
 OPEN_FACTOR: Final = 3.0
 SUSPECT_FACTOR: Final = 1.5
 SUSPECT_AT_LEAST_S: Final = 2.5
+IN_KERNEL_SUSPECT_S: Final = 15.0
+"""A process in state D all the while stands in storage I/O as a rule. In a checkpoint that is work; so long
+without any progress of the world, and without history, it is worth a suspicion (which pages nobody)."""
 HISTORY_MIN_GAPS: Final = 5
 """Gaps are counted once a second at most: five seconds of motion make a history."""
 
@@ -111,18 +114,21 @@ def history_phase(phase: str) -> str:
     return "train" if phase in STEP_PHASES else phase
 
 
-def limits(phase: str, history: GapHistory | None) -> Limits:
+def limits(phase: str, history: GapHistory | None, in_kernel: bool = False) -> Limits:
     """When a stall in ``phase`` is suspected and when it opens.
 
     Args:
         phase: a word of ``collectors.wire.records.PHASES``: what the rank does that holds the others up.
         history: the job's gaps in that phase (``history_phase``), None when nothing was learned.
+        in_kernel: a process that may hold the others up is blocked in the kernel (state D).
     """
     default_s = DEFAULT_OPEN_S.get(phase, DEFAULT_OPEN_S["unknown"])
     learned = history_phase(phase)
     least_s = OPEN_AT_LEAST_S.get(learned)
     if history is None or history.total < HISTORY_MIN_GAPS or least_s is None:
-        return Limits(_suspect_s(phase, default_s, None), default_s, f"default for {phase}, no history yet")
+        suspect_s = _suspect_s(phase, default_s, None)
+        suspect_s = min(suspect_s, IN_KERNEL_SUSPECT_S) if in_kernel else suspect_s
+        return Limits(suspect_s, default_s, f"default for {phase}, no history yet")
     usual_s = history.quantile_s() or 0.0
     open_s = max(least_s, OPEN_FACTOR * usual_s)
     source = f"{OPEN_FACTOR:g} x the p99.9 of its own gaps in {learned} ({usual_s:.1f} s)"

@@ -12,6 +12,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from clusterwatch.analysis import ending
+from clusterwatch.analysis.ending import Ending
+
 RANK_STATES: Final = ("unknown", "moving", "waiting", "behind", "still", "ended", "failed", "stopped")
 UNKNOWN, MOVING, WAITING, BEHIND, STILL, ENDED, FAILED, STOPPED = range(len(RANK_STATES))
 
@@ -81,21 +84,17 @@ def states(
     return np.select(conditions, choices, STILL).astype(np.uint8)
 
 
-def how_it_ended(ended: bool, *, signal: int | None, code: int | None, clean: bool | None) -> tuple[int, str]:
-    """How a process ended, and the words for it. The exit status beats what the hook saw.
-
-    Args:
-        ended: whether it has ended at all.
-        signal: that ended it.
-        code: its exit code.
-        clean: the hook saw its interpreter end without an exception.
-    """
-    if not ended:
+def how_it_ended(
+    ended: bool, *, signal: int | None, code: int | None, clean: bool | None, raised: str = ""
+) -> tuple[int, str]:
+    """How a process ended, and the words for it. Arguments as of ``ending.of_process``."""
+    how = ending.of_process(ended, signal=signal, code=code, clean=clean, raised=raised)
+    if how is Ending.ALIVE:
         return EXIT_NONE, ""
+    if how is Ending.CLEAN:
+        return EXIT_ENDED, ""
     if signal:
         return EXIT_FAILED, f"ended by signal {signal}"
     if code:
         return EXIT_FAILED, f"exit code {code}"
-    if clean or code == 0:
-        return EXIT_ENDED, ""
-    return EXIT_FAILED, "ended without a clean exit"
+    return EXIT_FAILED, f"ended by {raised}" if raised else "ended without a clean exit"

@@ -9,14 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clusterwatch import analysis
+from clusterwatch.analysis.ending import Ending
 from clusterwatch.analysis.model import Diagnosis, Observation
 from clusterwatch.analysis.preliminary import diagnose_failure
 from clusterwatch.analysis.progress import Judgement, WorldState
 from clusterwatch.detect import captures, evidence
 from clusterwatch.detect.exits import (
     VANISHED_SETTLE_NS,
-    Ending,
-    ending,
     is_failure,
     may_become_failure,
 )
@@ -26,6 +25,7 @@ from clusterwatch.detect.stall import better, capture_again, fate, fingerprint
 from clusterwatch.incidents import services
 from clusterwatch.incidents.models import Incident
 from clusterwatch.incidents.services import Sighting
+from clusterwatch.jobs.exits import ending
 
 
 def handle(scene: Scene, judgement: Judgement, memory: Memory) -> bool:

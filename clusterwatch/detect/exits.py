@@ -8,49 +8,16 @@ the parent, so "gone without a word" is told from a failure by who else is still
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import Final
 
-from clusterwatch.detect.scene import is_clean
+from clusterwatch.analysis.ending import Ending
+from clusterwatch.jobs.exits import ending
 from clusterwatch.jobs.models import Rank
 
 SETTLE_NS: Final = 1_500_000_000
 """Peers of a dead process raise within about a second: we wait, to judge the first and not a victim."""
 VANISHED_SETTLE_NS: Final = 2_500_000_000
 """A launcher that ends every process does so within this, also over several hosts."""
-_TOLD_TO_END: Final = frozenset({1, 2, 15})
-"""SIGHUP, SIGINT and SIGTERM: a scheduler, a launcher or a person; never the kernel on its own."""
-
-
-class Ending(StrEnum):
-    ALIVE = "alive"
-    CLEAN = "clean"
-    TOLD = "told to end"
-    VANISHED = "gone without a word"
-    FAILED = "failed"
-
-
-def ending(rank: Rank) -> Ending:
-    """How one process ended."""
-    if rank.exited_at is None:
-        return Ending.ALIVE
-    if is_clean(rank):
-        return Ending.CLEAN
-    raised = rank.exception.get("type", "") if isinstance(rank.exception, dict) else ""
-    if raised and raised not in ("KeyboardInterrupt", "SystemExit"):
-        return Ending.FAILED
-    if _is_told(rank.exit_code, rank.exit_signal):
-        return Ending.TOLD
-    if rank.exit_signal is None and rank.exit_code is None and not raised:
-        return Ending.VANISHED
-    return Ending.TOLD if raised == "KeyboardInterrupt" else Ending.FAILED
-
-
-def _is_told(exit_code: int | None, exit_signal: int | None) -> bool:
-    """A shell says 128 + signal, Python's own exit after Ctrl-C too."""
-    if exit_signal is not None:
-        return exit_signal in _TOLD_TO_END
-    return exit_code is not None and exit_code - 128 in _TOLD_TO_END
 
 
 def ended_without_failure(ranks: Sequence[Rank]) -> bool:

@@ -14,8 +14,10 @@ from typing import Final
 import numpy as np
 from django.db.models import Count, Max
 
+from clusterwatch.analysis.ending import Ending
 from clusterwatch.analysis.model import ExceptionFact, KnownGroup, ProcessState, RankFacts
 from clusterwatch.analysis.progress import PROCESS_CODES, SILENT_NS, Ints, Look
+from clusterwatch.jobs.exits import ending
 from clusterwatch.jobs.models import Group, Job, Rank
 from clusterwatch.store import hot
 from collectors.wire.records import PHASES
@@ -105,7 +107,7 @@ def _exception(rank: Rank) -> ExceptionFact | None:
 
 
 def _clean_exit(rank: Rank) -> bool | None:
-    if is_clean(rank):
+    if ending(rank) is Ending.CLEAN:
         return True
     return False if rank.exit_code or rank.exit_signal or rank.exception else rank.clean_exit
 
@@ -183,13 +185,6 @@ def _process(rank: Rank, links: dict[int, int], silent: set[int], we_are_blind: 
     return _STATES.get(rank.process_state, ProcessState.RUNNING)
 
 
-def is_clean(rank: Rank) -> bool:
-    """Whether a process ended normally, as far as anybody knows."""
-    if rank.exit_signal or rank.exit_code or rank.exception:
-        return False
-    return rank.clean_exit is True or rank.exit_code == 0
-
-
 def _look(
     now_ns: int,
     word_ns: int,
@@ -224,7 +219,7 @@ def _look(
         phase=column(progress.phase.astype(np.int64), 0).astype(np.uint8),
         phase_since_ns=column(progress.phase_since_ns, now_ns),
         process=np.fromiter((_CODE[state] for state in process), np.uint8, len(ranks)),
-        clean=np.fromiter((is_clean(rank) for rank in ranks), np.bool_, len(ranks)),
+        clean=np.fromiter((ending(rank) is Ending.CLEAN for rank in ranks), np.bool_, len(ranks)),
         row=back[progress.row][kept],
         group_id=progress.group_id[kept],
         enqueued=progress.enqueued[kept],

@@ -38,7 +38,8 @@ def handle(scene: Scene, judgement: Judgement, memory: Memory) -> None:
     if not state.waiting and any(rank.exited_at is not None for rank in scene.ranks):
         return  # it is shutting down: some have ended, and nobody waits for them
     stall_s = state.stall_s(scene.now_ns)
-    limit = limits(state.phase, memory.worlds.get(state.world, WorldMemory()).history(state.phase))
+    history = memory.worlds.get(state.world, WorldMemory()).history(state.phase)
+    limit = limits(state.phase, history, _is_in_kernel(scene, state))
     first = diagnose_stall(
         scene.job.key,
         state,
@@ -58,6 +59,11 @@ def handle(scene: Scene, judgement: Judgement, memory: Memory) -> None:
     capture_again(scene, state, live, memory)
     _judge(scene, state, live, sighting, memory)
     _open_if_due(scene, live, stall_s, limit)
+
+
+def _is_in_kernel(scene: Scene, state: WorldState) -> bool:
+    facts = scene.facts[state.world]
+    return any(facts[rank].process is ProcessState.BLOCKED for rank in state.suspects if rank in facts)
 
 
 def _sighting(scene: Scene, state: WorldState, diagnosis: Diagnosis, limit: Limits) -> Sighting:

@@ -10,6 +10,7 @@ import msgspec
 from django.db.models import F, Q
 from django.utils import timezone
 
+from clusterwatch.analysis.ending import Ending, of_process
 from clusterwatch.jobs.announcements import at
 from clusterwatch.jobs.models import Capture, Job, Rank
 from collectors.wire.records import CaptureDone, Event, RankExit, RankId
@@ -168,12 +169,23 @@ def _end_if_all_exited(job: Job) -> None:
 
 
 def _fate(rank: Rank) -> str:
-    """``clean``, ``failed`` or ``unknown``; the exit status beats what the hook saw."""
-    if rank.exit_signal or rank.exit_code or (rank.exit_code is None and rank.exception is not None):
-        return "failed"
-    if rank.exit_code == 0 or rank.clean_exit:
-        return "clean"
-    return "failed" if rank.clean_exit is False else "unknown"
+    """``clean``, ``failed`` or ``unknown``."""
+    how = ending(rank)
+    if how is Ending.VANISHED:
+        return "unknown" if rank.clean_exit is None else "failed"
+    return "clean" if how is Ending.CLEAN else "failed"
+
+
+def ending(rank: Rank) -> Ending:
+    """How one process ended, as far as anybody knows."""
+    raised = rank.exception.get("type", "") if isinstance(rank.exception, dict) else ""
+    return of_process(
+        rank.exited_at is not None,
+        signal=rank.exit_signal,
+        code=rank.exit_code,
+        clean=rank.clean_exit,
+        raised=raised,
+    )
 
 
 def _finish_if_answered(capture: Capture) -> None:

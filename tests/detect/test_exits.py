@@ -4,15 +4,15 @@ from datetime import UTC, datetime
 
 import pytest
 
+from clusterwatch.analysis.ending import Ending
 from clusterwatch.detect.exits import (
     SETTLE_NS,
     VANISHED_SETTLE_NS,
-    Ending,
     ended_without_failure,
-    ending,
     is_failure,
     may_become_failure,
 )
+from clusterwatch.jobs.exits import ending
 from clusterwatch.jobs.models import Rank
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
