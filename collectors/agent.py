@@ -152,7 +152,7 @@ class Agent:
                 self.emit(self._wire_event(source.name, event))
 
     def _look_at_ranks(self) -> None:
-        self._table.look_at_silent()
+        self._table.look_at_still()
 
     def _flush_steps(self) -> None:
         if self._ticks % STEPS_EVERY_TICKS == 0:

@@ -25,6 +25,12 @@ log = logging.getLogger(__name__)
 
 SILENT_NS: Final = 2_000_000_000
 """A hook speaks once a second; after this the agent looks at the process itself."""
+STILL_NS: Final = 5_000_000_000
+"""So long without progress the agent looks too: a write that hangs leaves the hook's thread free to speak."""
+BLOCKED_LOOKS: Final = 2
+"""Looks in a row that must find a silent process in state D: every process is there for moments."""
+BLOCKED_LOOKS_SPEAKING: Final = 10
+"""The same while its hook speaks: a healthy checkpoint is in state D often, but not at each look."""
 STEPS_FLUSH_ROWS: Final = 4_096
 _UNKNOWN: Final = -1
 _STEP_COLUMNS: Final = ("step", "end_ns", "duration_s", "data_wait_s", "checkpoint_s", "gc_s", "cpu_s")
@@ -51,7 +57,7 @@ class RankState:
     exception: records.ExceptionInfo | None = None
     finished: bool = False
     told_state: str = "running"
-    seen_state: str = "running"
+    blocked_looks: int = 0
     steps: dict[str, list[float | int | None]] = field(default_factory=dict)
 
 
@@ -216,21 +222,22 @@ class RankTable:
             )
         )
 
-    def look_at_silent(self) -> None:
-        """Tells when a process whose hook is silent was stopped, is blocked in the kernel, or runs again.
-
-        "blocked" needs two looks: every process is in state D for moments.
-        """
+    def look_at_still(self) -> None:
+        """Tells when a process that is silent or makes no progress was stopped, is blocked in the kernel, or
+        runs again; called once a second."""
         now_ns = self._clock.now_ns()
         for state in self._ranks.values():
             silent = now_ns - state.heard_ns > SILENT_NS
-            if not silent and state.told_state == "running":
-                state.seen_state = "running"
+            still = now_ns - state.moved_ns > STILL_NS
+            if not (silent or still) and state.told_state == "running":
+                state.blocked_looks = 0
                 continue
             letter = processes.state(state.pid)
             word = processes.STATE_WORDS.get(letter or "", "running")
-            settled = word == state.seen_state or word != "blocked"
-            state.seen_state = word
+            state.blocked_looks = state.blocked_looks + 1 if word == "blocked" else 0
+            settled = word != "blocked" or state.blocked_looks >= (
+                BLOCKED_LOOKS if silent else BLOCKED_LOOKS_SPEAKING
+            )
             if settled and letter is not None and word not in (state.told_state, "dead"):
                 state.told_state = word
                 self._emit(self._state_event(state, letter, word, now_ns))

@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterwatch.analysis.gaps import COUNT_MAX, DEFAULT_OPEN_S, GapHistory, history_phase, limits
+from clusterwatch.analysis.gaps import (
+    COUNT_MAX,
+    DEFAULT_OPEN_S,
+    IN_KERNEL_SUSPECT_S,
+    GapHistory,
+    history_phase,
+    limits,
+)
 from collectors.wire.records import PHASES
 
 
@@ -67,6 +74,16 @@ def test_what_happens_once_is_never_learned(phase: str) -> None:
 def test_outside_of_steps_suspicion_waits_for_half_the_limit(phase: str) -> None:
     found = limits(phase, None)
     assert found.suspect_s == found.open_s / 2
+
+
+def test_a_process_in_the_kernel_is_suspected_early_but_opens_no_earlier() -> None:
+    found, usual = limits("checkpoint", None, in_kernel=True), limits("checkpoint", None)
+    assert (found.suspect_s, found.open_s) == (IN_KERNEL_SUSPECT_S, usual.open_s)
+
+
+def test_a_job_whose_checkpoints_are_known_to_be_long_keeps_its_patience_in_the_kernel() -> None:
+    history = history_of(*[100.0] * 10)
+    assert limits("checkpoint", history, in_kernel=True) == limits("checkpoint", history)
 
 
 def test_parts_of_a_step_share_its_history() -> None:

@@ -228,7 +228,7 @@ async def test_a_stopped_rank_is_told_within_seconds_and_again_when_it_runs(
     os.kill(process.pid, signal.SIGSTOP)
 
     def look() -> list[Any]:
-        node.table.look_at_silent()
+        node.table.look_at_still()
         return node.of(records.Event)
 
     (told,) = await until(look, 5)
@@ -248,7 +248,7 @@ async def test_a_quiet_but_living_rank_causes_no_event(node: Node, ranks: SpawnR
     await until(lambda: len(node.table) == 1)
     await asyncio.sleep(2.2)
     for _ in range(3):
-        node.table.look_at_silent()
+        node.table.look_at_still()
     assert node.of(records.Event) == []
 
 

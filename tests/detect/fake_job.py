@@ -140,6 +140,11 @@ class FakeJob:
         Rank.objects.filter(pk=row.pk).update(process_state="stopped", process_state_at=at(self.now_ns))
         self.ranks[rank].speaks = False
 
+    def block(self, rank: int) -> None:
+        """The process stands in the kernel while its hook speaks on, as the agent tells it."""
+        row = self.ranks[rank].row
+        Rank.objects.filter(pk=row.pk).update(process_state="blocked", process_state_at=at(self.now_ns))
+
     def freeze_host(self, index: int) -> None:
         """Agent and ranks of a host go silent without a close."""
         self.node_alive[self.nodes[index].pk] = False

@@ -117,6 +117,19 @@ def test_a_stopped_process_is_named_with_its_cause(fake_job: FakeJob) -> None:
     )
 
 
+def test_a_rank_that_stands_in_storage_while_it_saves_is_suspected_within_20_s(fake_job: FakeJob) -> None:
+    fake_job.ranks[5].phase = "checkpoint"
+    fake_job.wait_for(5)
+    fake_job.ticks(12)
+    assert fake_job.incidents() == []
+    fake_job.block(5)
+    assert fake_job.seconds_until("suspected", 20) < 8
+    found = fake_job.incident()
+    assert (found.verdict, names(found)) == ("missing_rank", [5])
+    fake_job.ticks(60)
+    assert fake_job.incident().state == "suspected"
+
+
 def test_a_process_whose_hook_fell_silent_is_named(fake_job: FakeJob) -> None:
     fake_job.wait_for(5)
     fake_job.ranks[5].speaks = False

@@ -18,6 +18,7 @@ _SLOW_CHECKPOINT_S = 38
 _USUAL_CHECKPOINT_S = 8.0
 _BETWEEN_CHECKPOINTS_S = 150
 _CHECKPOINTS_MAX = 4
+_BLOCKED_TOLD_S = 16  # an agent looks 5 s after the last progress, and tells of state D after ten looks
 _SAVING = (
     "<module> (/opt/train/train.py:212)",
     "save_checkpoint (/opt/train/checkpoint.py:64)",
@@ -81,7 +82,7 @@ def nfs_hung(case: Case) -> Truth:
     scene, number = case.scene, place.node.place
     scene.event(case.start_ns + 5 * S, number, "kernel_log", "nfs_not_responding", "critical", text, mount)
     for rank in place.node_ranks:
-        _blocked(case, place, rank, case.start_ns + 6 * S)
+        _blocked(case, place, rank, case.start_ns + _BLOCKED_TOLD_S * S)
     if case.end_ns is not None:
         text = f"nfs: server {STORAGE_SERVICES[0]} OK"
         scene.event(case.end_ns, number, "kernel_log", "nfs_ok", "info", text, mount)
