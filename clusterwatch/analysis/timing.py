@@ -139,15 +139,12 @@ def _age_ns(observation: Observation, world: World, root: Root) -> int | None:
 def outdated(world: World) -> frozenset[int]:
     """Ranks whose dump lacks calls that peers have finished and that nobody can finish without them.
 
-    Such a dump was taken before those calls, whatever its clock says. gloo marks failed calls as over too, at
-    most one per rank, so there two calls are asked for.
+    Such a dump was taken before those calls, whatever its clock says.
     """
-    rows, count = world.rows, len(world.groups)
+    rows = world.rows
     placed = np.flatnonzero(rows.number != NULL)
-    number = rows.number[placed]
-    reached, gloo = np.full(count, NULL), np.zeros(count, np.bool_)
-    np.maximum.at(reached, number, rows.groups["shared_end"][placed])
-    gloo[number[rows.gloo[placed]]] = True
-    high = rows.high[placed]
-    old = (high != NULL) & (high + gloo[number] < reached[number])
+    number, high = rows.number[placed], rows.high[placed]
+    reached = np.full(len(world.groups), NULL)
+    np.maximum.at(reached, number, rows.sure_end[placed])
+    old = (high != NULL) & (high < reached[number])
     return frozenset(rows.rank[placed[old]].tolist())

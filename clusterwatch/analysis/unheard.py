@@ -107,20 +107,8 @@ def _proven(world: World, rank: int) -> dict[str, int]:
     for group in world.groups:
         if rank not in group.ordered:
             continue
-        ends = [_sure_end(world, int(row)) for row in group.mine]
-        found[group.role] += max(ends, default=0)
+        found[group.role] += int(world.rows.sure_end[group.mine].max(initial=0))
     return dict(found)
-
-
-def _sure_end(world: World, row: int) -> int:
-    """The newest call of a row that ended with all members. gloo marks a failed call as over as well, which
-    only the rank's very last one can be."""
-    rows = world.rows
-    ended = int(rows.groups["shared_end"][row])
-    last = rows.windows[rows.owner[row]].last
-    if last is not None and rows.gloo[row] and last[0] == rows.index[row] and last[2] == ended:
-        ended -= 1
-    return max(ended, 0)
 
 
 def beside(last: Root, blind: Sequence[int]) -> Root:
