@@ -28,7 +28,9 @@ class ClusterSerializer(serializers.ModelSerializer[Cluster]):
 
 class NodeSerializer(serializers.ModelSerializer[Node]):
     cluster = serializers.CharField(source="cluster.name", read_only=True)
-    state = serializers.SerializerMethodField(help_text="ok, silent, closed, stopped or unknown")
+    state = serializers.SerializerMethodField(
+        help_text="ok, silent, closed, stopped, gateway_silent or unknown"
+    )
     seen_at = serializers.SerializerMethodField()
 
     class Meta:

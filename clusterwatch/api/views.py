@@ -67,11 +67,16 @@ def _links() -> dict[int, tuple[str, str | None]]:
         return {}
     now_ns = datetime.now(UTC).timestamp() * 1e9
     found: dict[int, tuple[str, str | None]] = {}
-    for pk, link, seen_ns in zip(
-        nodes.node_id.tolist(), nodes.link.tolist(), nodes.seen_ns.tolist(), strict=True
+    for pk, link, seen_ns, word_ns in zip(
+        nodes.node_id.tolist(),
+        nodes.link.tolist(),
+        nodes.seen_ns.tolist(),
+        nodes.word_ns.tolist(),
+        strict=True,
     ):
         heard = "silent" if now_ns - seen_ns > SILENT_AFTER_S * 1e9 else "ok"
         word = {hot.CLOSED: "closed", hot.CLOSED_CLEAN: "stopped"}.get(link, heard)
+        word = "gateway_silent" if now_ns - word_ns > SILENT_AFTER_S * 1e9 else word
         found[pk] = (word, datetime.fromtimestamp(seen_ns / 1e9, UTC).isoformat())
     return found
 

@@ -123,14 +123,14 @@ def read_scene(job: Job, now_ns: int) -> Scene | None:
 
     Cost: two reads of hot state; two queries, four more when a process changed since the last call.
     """
-    word_ns, oldest_ns = hot.newest_gateway_word_ns(), hot.oldest_gateway_word_ns(now_ns)
+    word_ns = hot.newest_gateway_word_ns()
     ranks, groups = _roster(job)
     if word_ns is None or not ranks:
         return None
     worlds = tuple(sorted({rank.world for rank in ranks}))
     nodes = hot.read_nodes()
     silent_s = dict(zip(nodes.node_id.tolist(), ((now_ns - nodes.seen_ns) / 1e9).tolist(), strict=True))
-    process = _processes(ranks, nodes, min(word_ns, oldest_ns or word_ns))
+    process = _processes(ranks, nodes, now_ns)
     look = _look(now_ns, word_ns, ranks, worlds, process, hot.read_job(job.pk))
     return Scene(job, now_ns, ranks, worlds, groups, look, silent_s)
 
@@ -160,15 +160,17 @@ def _roster(job: Job) -> tuple[tuple[Rank, ...], dict[int, Group]]:
     return held[1], held[2]
 
 
-def _processes(ranks: Sequence[Rank], nodes: hot.NodeStates, word_ns: int) -> list[ProcessState]:
-    """What is known of each process from outside it."""
-    links = dict(zip(nodes.node_id.tolist(), nodes.link.tolist(), strict=True))
+def _processes(ranks: Sequence[Rank], nodes: hot.NodesRead, now_ns: int) -> list[ProcessState]:
+    """What is known of each process from outside it.
+
+    A node's silence is measured by its own gateway's last word; of a gateway that fell silent itself nothing
+    is known of its nodes until they come back by another, whatever it said last.
+    """
+    heard = nodes.word_ns >= now_ns - BLIND_AFTER_NS
+    links = dict(zip(nodes.node_id[heard].tolist(), nodes.link[heard].tolist(), strict=True))
     mine = {rank.node_id for rank in ranks}
-    silent = {
-        node
-        for node, seen in zip(nodes.node_id.tolist(), nodes.seen_ns.tolist(), strict=True)
-        if node in mine and links[node] == hot.OPEN and word_ns - seen > SILENT_NS
-    }
+    quiet = heard & (nodes.link == hot.OPEN) & (nodes.word_ns - nodes.seen_ns > SILENT_NS)
+    silent = mine.intersection(nodes.node_id[quiet].tolist())
     we_are_blind = len(silent) > 1 and len(silent) > SILENT_NODES_MAX_RATIO * len(mine)
     return [_process(rank, links, silent, we_are_blind) for rank in ranks]
 

@@ -132,7 +132,7 @@ class Leader:
     def _publish_cluster(
         self,
         cluster: ClusterLayout,
-        nodes: hot.NodeStates,
+        nodes: hot.NodesRead,
         jobs: list[states.JobNow],
         now_ns: int,
         gateway_ns: int | None,

@@ -26,6 +26,7 @@ MISSING_SHOWN: Final = 16
 HOOK_SILENT_AFTER_NS: Final = 5_000_000_000
 GATEWAY_SILENT_AFTER_NS: Final = 3_000_000_000
 _BYTE: Final = {word: byte for byte, word in STATE_OF_BYTE.items()}
+GATEWAY_SILENT: Final = "gateway_silent"
 _LINKS: Final = {hot.OPEN: "open", hot.CLOSED: "closed", hot.CLOSED_CLEAN: "closed_clean"}
 _WORST_LAST: Final = ("idle", "ok", "unknown", "degraded", "failed")
 """What a slot shows when several processes use it: the last of these."""
@@ -62,7 +63,7 @@ def gateway_silent_since_ms(word_ns: int | None, now_ns: int) -> int | None:
 
 
 def cluster_state(
-    layout: ClusterLayout, nodes: hot.NodeStates, jobs: Sequence[JobNow], now_ns: int, gateway_ns: int | None
+    layout: ClusterLayout, nodes: hot.NodesRead, jobs: Sequence[JobNow], now_ns: int, gateway_ns: int | None
 ) -> State:
     """The state of ``cluster:<id>`` without ``bands``. Cost: linear in slots, nodes and ranks.
 
@@ -80,7 +81,7 @@ def cluster_state(
         "counts": {word: int(counts[_BYTE[word]]) for word in STATES},
         "total": int(len(slots) - counts[NO_SLOT]),
         "coverage": {"expected": len(layout.names), "reported": len(fresh)},
-        "silent": _silent(layout, fresh, nodes),
+        "silent": _silent(layout, fresh, nodes, now_ns),
         "gateway_silent_since_ms": gateway_silent_since_ms(gateway_ns, now_ns),
         "jobs": _job_rows(jobs, now_ns),
     }
@@ -105,13 +106,16 @@ def slots_of(layout: ClusterLayout, job: JobLayout) -> Column:
     return ranks_now.rows(held=held, wanted=wanted)
 
 
-def _silent(layout: ClusterLayout, fresh: set[int], nodes: hot.NodeStates) -> dict[int, State]:
-    """The longest silent nodes."""
+def _silent(layout: ClusterLayout, fresh: set[int], nodes: hot.NodesRead, now_ns: int) -> dict[int, State]:
+    """The longest silent nodes; of a gateway that is silent itself the link says so."""
+    words = [_LINKS[link] for link in nodes.link.tolist()]
+    for row in np.flatnonzero(nodes.word_ns < now_ns - GATEWAY_SILENT_AFTER_NS).tolist():
+        words[row] = GATEWAY_SILENT
     row_of = {node: row for row, node in enumerate(nodes.node_id.tolist())}
     silent = [(int(nodes.seen_ns[row_of[n]]) if n in row_of else 0, n) for n in layout.names.keys() - fresh]
     rows = {}
     for seen_ns, node in sorted(silent)[:SILENT_SHOWN]:
-        link = _LINKS.get(int(nodes.link[row_of[node]]), "unknown") if node in row_of else "unknown"
+        link = words[row_of[node]] if node in row_of else "unknown"
         rows[node] = {"name": layout.names[node], "since_ms": seen_ns // 1_000_000 or None, "link": link}
     return rows
 

@@ -101,7 +101,7 @@ def read_progress(job_id: int) -> hot.JobProgress:
         return hot.empty_progress()
 
 
-def _read_nodes() -> hot.NodeStates:
+def _read_nodes() -> hot.NodesRead:
     try:
         return hot.read_nodes()
     except redis.RedisError:
@@ -160,8 +160,8 @@ class Looks:
         self.now_ns = time.time_ns()
         self.progress = read_progress(job_id)
         nodes = _read_nodes()
-        links = zip(nodes.link.tolist(), nodes.seen_ns.tolist(), strict=True)
-        self.nodes: dict[int, tuple[int, int]] = dict(zip(nodes.node_id.tolist(), links, strict=True))
+        links = zip(nodes.link.tolist(), nodes.seen_ns.tolist(), nodes.word_ns.tolist(), strict=True)
+        self.nodes: dict[int, tuple[int, int, int]] = dict(zip(nodes.node_id.tolist(), links, strict=True))
         self.row_of = {rank_id: row for row, rank_id in enumerate(self.progress.rank_id.tolist())}
 
     def states(self, ranks: Sequence[Rank | RankFacts]) -> list[tuple[str, str]]:
@@ -188,7 +188,9 @@ class Looks:
         node = self.nodes.get(rank.node_id)
         if rank.pk not in self.row_of or node is None:
             return "no hot frame carries this rank"
-        link, seen_ns = node
+        link, seen_ns, word_ns = node
+        if self.now_ns - word_ns > SILENT_AFTER_S * 1e9:
+            return "the node's gateway is silent"
         if link != hot.OPEN:
             return "the agent's connection is closed"
         return "the node is silent" if self.now_ns - seen_ns > SILENT_AFTER_S * 1e9 else ""

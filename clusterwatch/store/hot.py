@@ -51,6 +51,14 @@ class NodeStates:
 
 
 @dataclass(frozen=True, slots=True)
+class NodesRead(NodeStates):
+    """The same as it is read, with whose word it is."""
+
+    word_ns: NDArray[np.int64]
+    """when the gateway that says so last wrote: its own silence is none of the node's"""
+
+
+@dataclass(frozen=True, slots=True)
 class JobProgress:
     """Collective progress of one job: N rank rows, M (rank, group) rows."""
 
@@ -104,8 +112,8 @@ def empty_progress() -> JobProgress:
     return JobProgress(**{f.name: np.empty(0, _DTYPES.get(f.name, np.int64)) for f in fields(JobProgress)})
 
 
-def empty_nodes() -> NodeStates:
-    return NodeStates(**{f.name: np.empty(0, _DTYPES.get(f.name, np.int64)) for f in fields(NodeStates)})
+def empty_nodes() -> NodesRead:
+    return NodesRead(**{f.name: np.empty(0, _DTYPES.get(f.name, np.int64)) for f in fields(NodesRead)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +129,16 @@ class MetricArray:
 
 def gateways(now_ns: int | None = None) -> list[str]:
     """Gateways that wrote within ``GATEWAY_STALE_S``, oldest word first."""
+    return list(_gateway_words(now_ns))
+
+
+def _gateway_words(now_ns: int | None = None) -> dict[str, int]:
+    """When each gateway that counts last wrote, ns, oldest first."""
     now_s = (now_ns or time.time_ns()) / 1e9
-    names: Any = valkey.client().zrangebyscore(valkey.gateways_key(), now_s - GATEWAY_STALE_S, "+inf")
-    return [name.decode() for name in names]
+    found: Any = valkey.client().zrangebyscore(
+        valkey.gateways_key(), now_s - GATEWAY_STALE_S, "+inf", withscores=True
+    )
+    return {name.decode(): int(word_s * 1e9) for name, word_s in found}
 
 
 def newest_gateway_word_ns() -> int | None:
@@ -132,25 +147,25 @@ def newest_gateway_word_ns() -> int | None:
     return int(newest[0][1] * 1e9) if newest else None
 
 
-def oldest_gateway_word_ns(now_ns: int) -> int | None:
-    """The oldest last word of the gateways that count.
-
-    A node's silence is measured from it, so that the nodes of a gateway that died are not accused.
-    """
-    with_scores: Any = valkey.client().zrangebyscore(
-        valkey.gateways_key(), now_ns / 1e9 - GATEWAY_STALE_S, "+inf", start=0, num=1, withscores=True
-    )
-    return int(with_scores[0][1] * 1e9) if with_scores else None
-
-
-def read_nodes() -> NodeStates:
+def read_nodes() -> NodesRead:
     """All nodes of all gateways; a node known to several has its newest row."""
-    parts = [NodeStates(**_unpack(blob)) for blob in _blobs(valkey.nodes_key(g) for g in gateways())]
+    words = _gateway_words()
+    blobs: Any = valkey.client().mget([valkey.nodes_key(name) for name in words]) if words else []
+    parts = [
+        _nodes_read(blob, word_ns)
+        for blob, word_ns in zip(blobs, words.values(), strict=True)
+        if blob is not None
+    ]
     if not parts:
         return empty_nodes()
-    joined = {f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(NodeStates)}
+    joined = {f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(NodesRead)}
     keep = _newest(joined["node_id"], joined["seen_ns"])
-    return NodeStates(**{name: column[keep] for name, column in joined.items()})
+    return NodesRead(**{name: column[keep] for name, column in joined.items()})
+
+
+def _nodes_read(blob: bytes, word_ns: int) -> NodesRead:
+    columns = _unpack(blob)
+    return NodesRead(**columns, word_ns=np.full(len(columns["node_id"]), word_ns, np.int64))
 
 
 def read_job(job_id: int, of_gateways: Sequence[str] | None = None) -> JobProgress:

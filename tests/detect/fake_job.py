@@ -56,6 +56,8 @@ class FakeJob:
         self.node_seen = {node.pk: self.now_ns for node in self.nodes}
         self.node_alive = {node.pk: True for node in self.nodes}
         self.gateway_alive = True
+        self.gateway_of = {node.pk: GATEWAY for node in self.nodes}
+        self.dead_gateways: set[str] = set()
         self.job, _ = Job.objects.get_or_create(
             cluster=self.cluster, key=name, ended_at=None, defaults={"started_at": at(self.now_ns)}
         )
@@ -145,6 +147,10 @@ class FakeJob:
         row = self.ranks[rank].row
         Rank.objects.filter(pk=row.pk).update(process_state="blocked", process_state_at=at(self.now_ns))
 
+    def move_hosts(self, gateway: str, *indices: int) -> None:
+        """These hosts connect to another gateway."""
+        self.gateway_of |= {self.nodes[index].pk: gateway for index in indices}
+
     def freeze_host(self, index: int) -> None:
         """Agent and ranks of a host go silent without a close."""
         self.node_alive[self.nodes[index].pk] = False
@@ -180,16 +186,21 @@ class FakeJob:
         if not self.gateway_alive:
             return
         for node in self.nodes:
-            if self.node_alive[node.pk]:
+            if self._is_heard(node.pk):
                 self.node_seen[node.pk] = self.now_ns - SECOND // 5
         for process in self.ranks.values():
-            if process.reports and self.node_alive[process.row.node_id]:
+            if process.reports and self._is_heard(process.row.node_id):
                 process.seen_ns = self.now_ns - SECOND // 5
                 process.heard_ns = process.seen_ns if process.speaks else process.heard_ns
-        hot_writes.write_gateway(GATEWAY, self.now_ns, self._nodes(), {self.job.pk: self._progress()}, {})
+        for name in set(self.gateway_of.values()) - self.dead_gateways:
+            progress = {self.job.pk: self._progress(name)}
+            hot_writes.write_gateway(name, self.now_ns, self._nodes(name), progress, {})
 
-    def _nodes(self) -> hot.NodeStates:
-        ids = [node.pk for node in self.nodes]
+    def _is_heard(self, node_id: int) -> bool:
+        return self.node_alive[node_id] and self.gateway_of[node_id] not in self.dead_gateways
+
+    def _nodes(self, gateway: str) -> hot.NodeStates:
+        ids = [node.pk for node in self.nodes if self.gateway_of[node.pk] == gateway]
         return hot.NodeStates(
             node_id=np.array(ids, np.int64),
             cluster_id=np.full(len(ids), self.cluster.pk, np.int64),
@@ -198,8 +209,9 @@ class FakeJob:
             link_since_ns=np.array([self.node_seen[i] for i in ids], np.int64),
         )
 
-    def _progress(self) -> hot.JobProgress:
-        shown = [p for p in self.ranks.values() if p.seen_ns]
+    def _progress(self, gateway: str) -> hot.JobProgress:
+        mine = [p for p in self.ranks.values() if self.gateway_of[p.row.node_id] == gateway]
+        shown = [p for p in mine if p.seen_ns]
         calls = [(i, g, *numbers) for i, p in enumerate(shown) for g, numbers in p.calls.items()]
         rows = np.array(calls, np.int64).reshape(-1, 5)
 

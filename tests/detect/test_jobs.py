@@ -10,7 +10,7 @@ import pytest
 from clusterwatch.incidents.models import Incident
 from clusterwatch.incidents.queries import open_evidence
 from clusterwatch.store import tails
-from tests.detect.fake_job import FakeJob
+from tests.detect.fake_job import GATEWAY, FakeJob
 
 CLOSED_BY_PEER = {"type": "RuntimeError", "message": "Connection closed by peer [10.0.0.3]", "traceback": ""}
 
@@ -348,6 +348,32 @@ def test_while_no_gateway_writes_nothing_is_said_and_nothing_resolved(fake_job: 
     fake_job.ticks(20)
     assert fake_job.incident().state == "open"
     assert fake_job.incident().checked_at == checked
+
+
+def test_a_gateway_that_dies_accuses_none_of_its_nodes(fake_job: FakeJob) -> None:
+    fake_job.move_hosts("other", 0, 1)
+    fake_job.train(5)
+    fake_job.dead_gateways = {"other"}
+    for _ in range(40):
+        fake_job.do_step()
+        fake_job.tick()
+    assert fake_job.incidents() == []
+    fake_job.move_hosts(GATEWAY, 0, 1)
+    fake_job.train(5)
+    assert fake_job.incidents() == []
+
+
+def test_a_host_that_falls_silent_is_named_though_another_gateway_died_before(fake_job: FakeJob) -> None:
+    fake_job.move_hosts("other", 0, 1)
+    fake_job.train(5)
+    fake_job.dead_gateways = {"other"}
+    fake_job.do_step()
+    fake_job.ticks(2)
+    fake_job.wait_for(6, 7)
+    fake_job.freeze_host(3)
+    fake_job.ticks(8)
+    found = [incident for incident in fake_job.incidents() if incident.verdict == "dead_node"]
+    assert [(i.diagnosis["node"], sorted(names(i))) for i in found] == [("host-3", [6, 7])]
 
 
 def test_after_blindness_a_job_that_went_on_raises_no_storm(fake_job: FakeJob) -> None:

@@ -1,5 +1,7 @@
 """What pages are told of a cluster and a job: sums add up, silence is unknown, who is behind is named."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -22,14 +24,14 @@ def tiny_cluster(closed: int | None = None) -> ClusterLayout:
     return ClusterLayout(1, 7, node, np.array([0, 1, 0, 1]), {10: "gpu-a", 20: "gpu-b"})
 
 
-def nodes(**age_s: float) -> hot.NodeStates:
+def nodes(**age_s: float) -> hot.NodesRead:
     """``a`` and ``b`` heard so many seconds ago; a node left out was never heard."""
     ids = {"a": 10, "b": 20}
     seen = np.array([NOW - int(age * S) for age in age_s.values()], np.int64)
     count = len(age_s)
-    return hot.NodeStates(
+    return hot.NodesRead(
         np.array([ids[name] for name in age_s], np.int64), np.ones(count, np.int64), seen,
-        np.zeros(count, np.uint8), seen,
+        np.zeros(count, np.uint8), seen, np.full(count, NOW),
     )  # fmt: skip
 
 
@@ -116,6 +118,13 @@ def test_a_node_silent_for_3_s_is_unknown_and_named_though_its_job_was_fine():
     assert state["silent"] == {
         20: {"name": "gpu-b", "since_ms": (NOW - int(3.1 * S)) // 10**6, "link": "open"}
     }
+
+
+def test_a_node_whose_gateway_fell_silent_is_unknown_and_not_the_one_that_is_silent():
+    of_dead = replace(nodes(a=0.5, b=3.1), word_ns=np.array([NOW, NOW - int(3.1 * S)]))
+    state = cluster(of_dead, job_now(HEALTHY))
+    assert words(state["slots"]) == ["ok", "ok", "unknown", "unknown"]
+    assert state["silent"][20]["link"] == "gateway_silent"
 
 
 def test_a_node_never_heard_is_unknown_without_a_time():

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 
-from clusterwatch.store import gateway_notes, hot, hot_writes
+import numpy as np
+
+from clusterwatch.store import gateway_notes, hot, hot_writes, valkey
 from clusterwatch.store.gateway_notes import GatewayNotes, NodeNote, StoringNote
 from tests.web.conftest import SignIn
 from tests.web.seed import Seeded
@@ -14,9 +16,7 @@ from tests.web.test_pages import text_of
 def say(cluster: str, state: gateway_notes.Storing) -> None:
     """One gateway writes its notes."""
     now_ms = time.time_ns() // 1_000_000
-    note = NodeNote(
-        cluster, "twin", "duplicate_node", "it <b>speaks</b>", "10.0.0.9", 4, 1, now_ms
-    )
+    note = NodeNote(cluster, "twin", "duplicate_node", "it <b>speaks</b>", "10.0.0.9", 4, 1, now_ms)
     storing = StoringNote(state, now_ms, "could not extend file", 12, 0)
     hot_writes.write_gateway("noted", time.time_ns(), hot.empty_nodes(), {}, {})
     gateway_notes.write("noted", GatewayNotes(storing, [note], 4))
@@ -36,3 +36,15 @@ def test_all_well_says_nothing_and_another_clusters_node_is_not_shown(
     say("elsewhere", "ok")
     html = text_of(sign_in("vera").get(f"/collectors?cluster={seeded.real.pk}"))
     assert 'id="storing"' not in html and 'id="doubts"' not in html
+
+
+def test_nodes_of_a_gateway_that_died_are_not_called_silent_themselves(
+    seeded: Seeded, sign_in: SignIn
+) -> None:
+    node, died_ns = seeded.real.nodes.order_by("name")[0], time.time_ns() - 10 * 10**9
+    one, seen = np.array([node.pk]), np.array([died_ns])
+    states = hot.NodeStates(one, np.array([seeded.real.pk]), seen, np.zeros(1, np.uint8), seen)
+    valkey.client().flushall()
+    hot_writes.write_gateway("died", died_ns, states, {}, {})
+    html = text_of(sign_in("vera").get(f"/collectors?cluster={seeded.real.pk}"))
+    assert "Gateway silent" in html and ">Silent<" not in html

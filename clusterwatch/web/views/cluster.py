@@ -64,15 +64,22 @@ def _of_incident(incident: Incident) -> Attention:
 
 
 def _of_silence(now: ClusterNow) -> list[Attention]:
-    names = [str(node.get("name", "")) for node in now.silent.values()]
-    if not names:
-        return []
+    """Nodes that fell silent, and apart from them those whose gateway did: nothing is held against these."""
+    by_gateway: dict[bool, list[str]] = {True: [], False: []}
+    for node in now.silent.values():
+        by_gateway[node.get("link") == "gateway_silent"].append(str(node.get("name", "")))
+    return [_unseen(names, of_gateway) for of_gateway, names in by_gateway.items() if names]
+
+
+def _unseen(names: Sequence[str], of_gateway: bool) -> Attention:
+    one, count = len(names) == 1, grouped(len(names))
+    who = names[0] if one else f"{count} nodes"
+    title = f"The gateway of {who} is silent" if of_gateway else f"{who} {'is' if one else 'are'} silent"
     shown = ", ".join(names[:3]) + (f" and {grouped(len(names) - 3)} more" if len(names) > 3 else "")
-    title = f"{names[0]} is silent" if len(names) == 1 else f"{grouped(len(names))} nodes are silent"
-    size = f"{len(names)} node{'s' if len(names) > 1 else ''}"
-    return [
-        Attention("unknown", title, shown, size, "cost unknown", "/collectors?show=silent", tuple(names[:8]))
-    ]
+    size = f"{count} node{'' if one else 's'}"
+    return Attention(
+        "unknown", title, shown, size, "cost unknown", "/collectors?show=silent", tuple(names[:8])
+    )
 
 
 def _counts(now: ClusterNow) -> Sequence[dict[str, Any]]:

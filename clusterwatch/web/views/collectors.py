@@ -38,19 +38,22 @@ class CollectorRow:
     """stored, rejected, expired and dropped records over all epochs and lanes"""
 
 
-def _links() -> dict[int, tuple[int, int]]:
+def _links() -> dict[int, tuple[int, int, int]]:
+    """Link, time of the last frame and last word of its gateway per node, ns."""
     try:
         nodes = hot.read_nodes()
     except redis.RedisError:
         return {}
-    links = zip(nodes.link.tolist(), nodes.seen_ns.tolist(), strict=True)
+    links = zip(nodes.link.tolist(), nodes.seen_ns.tolist(), nodes.word_ns.tolist(), strict=True)
     return dict(zip(nodes.node_id.tolist(), links, strict=True))
 
 
-def _badge(link: tuple[int, int] | None, now_s: float) -> Badge:
+def _badge(link: tuple[int, int, int] | None, now_s: float) -> Badge:
     if link is None:
         return Badge("unknown", "Not heard")
-    kind, seen_ns = link
+    kind, seen_ns, word_ns = link
+    if now_s - word_ns / 1e9 > SILENT_AFTER_S:
+        return Badge("unknown", "Gateway silent")
     if kind == hot.CLOSED_CLEAN:
         return Badge("idle", "Stopped")
     if kind == hot.CLOSED:
