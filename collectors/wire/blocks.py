@@ -164,8 +164,9 @@ def expected_bytes(metrics: Sequence[BlockMetric]) -> int:
     for metric in metrics:
         if not (0 < metric.series <= SERIES_MAX and 0 < metric.samples <= SAMPLES_MAX):
             raise BlockError(f"{metric.name}: {metric.series} series of {metric.samples} samples")
-        if not (math.isfinite(metric.resolution) and metric.resolution > 0):
-            raise BlockError(f"{metric.name}: a resolution of {metric.resolution}")
+        if not limits.RESOLUTION_MIN <= metric.resolution <= limits.RESOLUTION_MAX:
+            allowed = f"{limits.RESOLUTION_MIN:g} to {limits.RESOLUTION_MAX:g}"
+            raise BlockError(f"{metric.name}: a resolution of {metric.resolution:g}, allowed is {allowed}")
         total += metric.series * metric.samples * 8
     if total > limits.PART_MAX_DECOMPRESSED_BYTES:
         raise BlockError(f"a block of {total} bytes is over the limit")

@@ -37,5 +37,9 @@ CLOCK_AHEAD_MAX_S: Final = 600
 RETENTION_MAX_S: Final = 30 * 24 * 3600
 """A record older than this is acknowledged and counted as expired."""
 
+RESOLUTION_MIN: Final = 1e-12
+RESOLUTION_MAX: Final = 1e12
+"""What a metric's smallest step may be, in its unit: any int64 multiple of it stays a finite float32."""
+
 SILENT_AFTER_S: Final = 3.0
 """A node that sent nothing for this long is UNKNOWN."""

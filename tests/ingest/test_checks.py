@@ -124,6 +124,14 @@ def test_a_bad_record_is_rejected_with_a_word_that_helps(record: Any, word: str)
     assert word in reason(record)
 
 
+@pytest.mark.parametrize("resolution", [1e308, 5e-324])
+def test_a_block_of_an_absurd_resolution_is_rejected_with_the_range_that_is_allowed(
+    resolution: float,
+) -> None:
+    metrics = [records.BlockMetric("power_w", "W", resolution, series=2, samples=60)]
+    assert "allowed is 1e-12 to 1e+12" in reason(block(metrics=metrics))
+
+
 def test_a_trace_must_unpack_and_be_of_the_rank_that_sent_it() -> None:
     made = columns.TraceColumns(3, "2.10", "nccl", (), (), (), columns.Entries())
     sound = records.Trace(NOW_NS, RANK, 1, None, "ring", "nccl", columns.pack(made))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import struct
 from array import array
 
 import msgspec
@@ -12,7 +14,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.wire import blocks
+from collectors.wire import blocks, limits
 from collectors.wire.records import BlockMetric
 from tests.collectors.wire import samples
 
@@ -67,12 +69,28 @@ def test_slow_signals_compress_well() -> None:
     [
         metric(series=0), metric(samples=0), metric(samples=10**9), metric(series=10**9),
         metric(resolution=0.0), metric(resolution=math.nan), metric(samples=59),
+        metric(resolution=1e308), metric(resolution=5e-324), metric(resolution=-1.0),
     ],
 )  # fmt: skip
 def test_a_header_that_does_not_fit_is_refused(header: BlockMetric) -> None:
     data = blocks.encode([samples.METRICS[0]], [samples.COLUMNS[0]])
     with pytest.raises(blocks.BlockError):
         blocks.decode([header], data)
+
+
+@pytest.mark.parametrize("resolution", [1e308, 5e-324])
+def test_an_absurd_resolution_is_refused_with_words(resolution: float) -> None:
+    words = f"a resolution of {resolution:g}, allowed is 1e-12 to 1e+12"
+    with pytest.raises(blocks.BlockError, match=re.escape(words)):
+        blocks.expected_bytes([metric(resolution=resolution)])
+
+
+@pytest.mark.parametrize("resolution", [limits.RESOLUTION_MIN, limits.RESOLUTION_MAX])
+def test_no_multiple_of_an_allowed_resolution_leaves_float32(resolution: float) -> None:
+    blocks.expected_bytes([metric(resolution=resolution)])
+    for multiple in (1, 2**63 - 1):
+        (kept,) = struct.unpack("<f", struct.pack("<f", multiple * resolution))
+        assert 0 < kept < math.inf
 
 
 def test_a_bomb_is_not_unpacked() -> None:
