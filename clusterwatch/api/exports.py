@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final
 
@@ -59,7 +60,7 @@ def _next_of(parts: Iterator[bytes]) -> bytes | None:
     return next(parts, None)
 
 
-class ExportView(APIView):
+class ExportView(APIView, ABC):
     """A table as a file; errors before the first byte are answers as everywhere."""
 
     renderer_classes = (arrays.ArrayRenderer,)
@@ -74,8 +75,9 @@ class ExportView(APIView):
                 raise FormatMissing(str(missing)) from missing
             return _streamed(parts, f"{table.name}.{kind}", kind)
 
+    @abstractmethod
     def table(self, request: Request, **kwargs: Any) -> export_formats.Table:
-        raise NotImplementedError
+        """What to write."""
 
 
 def _streamed(parts: Iterator[bytes], name: str, kind: str) -> StreamingHttpResponse:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -28,7 +29,7 @@ AGE_MAX_S: Final = 86_400
 GPU_PLACES_MAX: Final = 1_024
 
 
-class SeriesView(APIView):
+class SeriesView(APIView, ABC):
     """A resource whose answer holds arrays; refusals of the store become answers with words."""
 
     renderer_classes = (arrays.ArrayRenderer,)
@@ -37,8 +38,9 @@ class SeriesView(APIView):
         with windows.refusals():
             return Response(self.answer(request, **kwargs))
 
+    @abstractmethod
     def answer(self, request: Request, **kwargs: Any) -> Any:
-        raise NotImplementedError
+        """What the answer holds."""
 
 
 def chosen(request: Request, name: str, allowed: Iterable[str], default: str) -> str:

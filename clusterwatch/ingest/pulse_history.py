@@ -108,7 +108,6 @@ class History:
         self._bands[cluster_id] = {
             name: band for name, values in metrics.items() if (band := bands.band(values, moment.now_ns))
         }
-        bands.keep(cluster_id, self._bands[cluster_id])
         t_ns = moment.now_ns // _EVERY_NS * _EVERY_NS
         close_old_connections()
         fleet_series.write_percentiles(_percentiles(moment, metrics, t_ns))

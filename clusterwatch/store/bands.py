@@ -1,17 +1,15 @@
-"""Percentiles of each metric over a cluster, every 10 s, kept for a day: the yardstick of the fleet."""
+"""Percentiles of each metric over a cluster, every 10 s, as live pages show them: the fleet's yardstick."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
-from clusterwatch.store import hot, valkey
+from clusterwatch.store import hot
 
 EVERY_S: Final = 10
-KEPT: Final = 24 * 3600 // EVERY_S
 FRESH_S: Final = 10.0
 """A value nobody renewed for so long does not count."""
 METRICS_MAX: Final = 64
@@ -40,20 +38,3 @@ def band(values: NDArray[np.float32], now_ns: int) -> Band | None:
     found = np.percentile(there, PERCENTILES).round(4).tolist()
     named = {f"p{p}": value for p, value in zip(PERCENTILES, found, strict=True)}
     return named | {"count": len(there), "at_ms": now_ns // 1_000_000}
-
-
-def keep(cluster_id: int, bands: dict[str, Band]) -> None:
-    """Adds them to the day's lists."""
-    pipe = valkey.client().pipeline(transaction=False)
-    for name, band in bands.items():
-        key = valkey.percentiles_key(cluster_id, name)
-        pipe.lpush(key, orjson.dumps(band))
-        pipe.ltrim(key, 0, KEPT - 1)
-        pipe.expire(key, KEPT * EVERY_S)
-    pipe.execute()
-
-
-def recent(cluster_id: int, metric: str, count: int) -> list[Band]:
-    """The newest ``count`` bands of a metric, newest first."""
-    found: Any = valkey.client().lrange(valkey.percentiles_key(cluster_id, metric), 0, count - 1)
-    return [orjson.loads(band) for band in found]

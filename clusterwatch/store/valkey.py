@@ -95,8 +95,3 @@ def frame_topic(channel: bytes) -> str:
 def watched_key() -> str:
     """Sorted set: topic -> until when (seconds UTC) it counts as watched."""
     return "frames:watched"
-
-
-def percentiles_key(cluster_id: int, metric: str) -> str:
-    """List of fleet percentiles, newest first."""
-    return f"hot:percentiles:{cluster_id}:{metric}"

@@ -49,10 +49,3 @@ def test_another_cluster_is_another_yardstick():
     now_ns = time.time_ns()
     write(now_ns, gpu_power_w=[(1.0, 0)])
     assert bands.fresh_values(11, 1, now_ns) == {}
-
-
-def test_the_newest_come_first_and_a_day_is_kept(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(bands, "KEPT", 3)
-    for number in range(5):
-        bands.keep(1, {"gpu_power_w": {"p50": float(number), "count": 1, "at_ms": number}})
-    assert [band["p50"] for band in bands.recent(1, "gpu_power_w", 10)] == [4.0, 3.0, 2.0]
