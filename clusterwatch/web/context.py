@@ -37,9 +37,15 @@ class Frame:
     can_act: bool
 
 
+def look_at(request: HttpRequest, cluster_id: int) -> None:
+    """The page is about something of this cluster: its frame shows that one, not the one looked at last."""
+    request._clusterwatch_cluster = str(cluster_id)  # type: ignore[attr-defined]
+
+
 def current_cluster(request: HttpRequest, clusters: tuple[Cluster, ...]) -> Cluster | None:
-    """The cluster of the address (id or name), else of the last visit, else the first real one."""
-    for wanted in (request.GET.get("cluster"), request.COOKIES.get(CLUSTER_COOKIE)):
+    """The cluster of what the page shows, else of the address (id or name), of the last visit, a real one."""
+    shown = getattr(request, "_clusterwatch_cluster", None)
+    for wanted in (shown, request.GET.get("cluster"), request.COOKIES.get(CLUSTER_COOKIE)):
         for cluster in clusters:
             if wanted is not None and wanted in (str(cluster.pk), cluster.name):
                 return cluster

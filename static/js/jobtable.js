@@ -1,7 +1,7 @@
 /* Lines of a job table, kept living from a cluster's frame. */
 
 import { live } from "./live.js";
-import { clock, DASH, duration, put } from "./text.js";
+import { clock, DASH, duration, grouped, put } from "./text.js";
 
 const MOVING_MS = 3000;
 
@@ -18,7 +18,7 @@ export function updateJobs(jobs) {
   for (const row of rows) {
     const job = jobs[row.dataset.job];
     if (!job) continue;
-    put(cell(row, "ranks"), `${job.reported}/${job.ranks}`);
+    put(cell(row, "ranks"), `${grouped(job.reported)}/${grouped(job.ranks)}`);
     put(cell(row, "step"), job.step === null ? DASH : String(job.step));
     put(cell(row, "rate"), job.step_rate === null ? DASH : job.step_rate.toFixed(2));
     put(cell(row, "progress"), progressText(job));

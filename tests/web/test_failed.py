@@ -30,6 +30,7 @@ def test_a_page_without_its_database_says_so_and_comes_back(patient_client: Clie
     assert response.status_code == 503
     assert response["Retry-After"] == "5"
     assert "The database does not answer" in response.text
+    assert "clusterwatch why" not in response.text, "it asks the same database"
     assert 'http-equiv="refresh"' in response.text
 
 

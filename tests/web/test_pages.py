@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -16,6 +17,7 @@ from redis.retry import Retry
 from clusterwatch.accounts.models import AuditEntry, Team
 from clusterwatch.fleet.models import Cluster
 from clusterwatch.incidents.models import Incident
+from clusterwatch.jobs import progress
 from clusterwatch.jobs.models import Rank
 from tests.web.conftest import SignIn
 from tests.web.seed import PASSWORD, Seeded, heartbeat, query_count_of
@@ -205,6 +207,29 @@ def test_a_rank_is_found_by_its_number_when_its_world_has_a_name(seeded: Seeded,
     assert client.get(f"/jobs/{seeded.job.pk}/ranks/5").status_code == 200
     assert client.get(f"/jobs/{seeded.job.pk}/ranks/node-1:29500/5").status_code == 200
     assert client.get(f"/jobs/{seeded.job.pk}/ranks/other/5").status_code == 404
+
+
+def test_a_page_about_a_job_is_framed_by_that_jobs_cluster(seeded: Seeded, sign_in: SignIn) -> None:
+    client, marked = sign_in("vera"), "demo-512 is a simulated cluster"
+    assert marked in text_of(client.get(f"/jobs/{seeded.sim_jobs[0].pk}"))
+    client.get(f"/?cluster={seeded.simulated.pk}")
+    for path in (
+        f"/jobs/{seeded.job.pk}",
+        f"/jobs/{seeded.job.pk}/ranks/5",
+        f"/incidents/{seeded.incident.pk}",
+    ):
+        assert marked not in text_of(client.get(path)), path
+
+
+def test_only_a_rank_that_holds_up_a_stuck_group_is_marked_as_failed(
+    seeded: Seeded, sign_in: SignIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, path = sign_in("vera"), f"/jobs/{seeded.job.pk}/ranks/5"
+    assert "not joined</span>" in text_of(client.get(path))
+    read = progress.group_views
+    monkeypatch.setattr(progress, "group_views", lambda *a: [replace(view, state="ok") for view in read(*a)])
+    html = text_of(client.get(path))
+    assert "not yet</span>" in html and "not joined</span>" not in html
 
 
 def test_a_rank_shows_its_last_calls_and_stacks_or_says_why_not(seeded: Seeded, sign_in: SignIn) -> None:

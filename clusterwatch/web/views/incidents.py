@@ -18,7 +18,7 @@ from clusterwatch.incidents import acts, queries
 from clusterwatch.incidents.models import LIVE_STATES, Incident
 from clusterwatch.jobs.models import Rank
 from clusterwatch.web import incident_page
-from clusterwatch.web.context import get_frame, may_act
+from clusterwatch.web.context import get_frame, look_at, may_act
 
 PAGE_SIZE = 50
 STATE_FILTERS = ("live", *LIVE_STATES, "resolved", "all")
@@ -48,6 +48,7 @@ def listing(request: HttpRequest) -> HttpResponse:
 
 def _page(request: HttpRequest, incident_id: int) -> incident_page.IncidentPage:
     incident = get_object_or_404(_visible(request), pk=incident_id)
+    look_at(request, incident.cluster_id)
     neighbours = queries.neighbours(incident, _visible(request))
     has_gpus = Rank.objects.filter(job=incident.job_id, gpu_index__isnull=False).exists()
     return incident_page.build(incident, neighbours, has_gpus or bool(_gpu_named(incident)))

@@ -20,7 +20,7 @@ from clusterwatch.jobs.queries import current_ranks, for_user, groups_of
 from clusterwatch.jobs.shapes import job_groups
 from clusterwatch.store import rank_history
 from clusterwatch.web import charts, job_page, rank_page, step_times
-from clusterwatch.web.context import get_frame
+from clusterwatch.web.context import get_frame, look_at
 from clusterwatch.web.job_rows import job_rows
 
 PAGE_SIZE = 50
@@ -49,7 +49,9 @@ def listing(request: HttpRequest) -> HttpResponse:
 
 
 def _job(request: HttpRequest, job_id: int) -> Job:
-    return get_object_or_404(for_user(request.user), pk=job_id)
+    job = get_object_or_404(for_user(request.user), pk=job_id)
+    look_at(request, job.cluster_id)
+    return job
 
 
 def _now_of(request: HttpRequest, job: Job) -> ClusterNow:
