@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-import signal
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -133,11 +132,3 @@ class ExitWatch:
             asyncio.get_running_loop().remove_reader(fd)
             os.close(fd)
         self._reported.pop(pid, None)
-
-
-def signal_name(number: int) -> str:
-    """SIGKILL for 9; the number in words for one without a name."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

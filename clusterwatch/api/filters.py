@@ -13,7 +13,6 @@ ID_MAX = 2**63 - 1
 TEXT_MAX_CHARS = 255
 
 CLUSTER = OpenApiParameter("cluster", str, description="cluster by name or id")
-LIMIT_NOTE = "page size"
 
 
 def words(name: str, allowed: Collection[str]) -> OpenApiParameter:

@@ -137,7 +137,6 @@ def read_scene(job: Job, now_ns: int) -> Scene | None:
 
 _rosters: dict[int, tuple[object, tuple[Rank, ...], dict[int, Group]]] = {}
 _ROSTERS_MAX: Final = 64
-_FATE: Final = ("pk", "exited_at", "exit_code", "exit_signal", "clean_exit", "exception")
 
 
 def _roster(job: Job) -> tuple[tuple[Rank, ...], dict[int, Group]]:

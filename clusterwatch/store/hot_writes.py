@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
-import numpy as np
 from numpy.typing import NDArray
 
 from clusterwatch.store import valkey
@@ -109,8 +108,3 @@ def write_gateway(
 ) -> None:
     """One write of a gateway that remembers nothing (tests, tools)."""
     HotWriter(gateway).write(now_ns, nodes, jobs, metrics)
-
-
-def empty_metric(slot_count: int) -> MetricArray:
-    """No value for any slot."""
-    return MetricArray(np.full(slot_count, np.nan, np.float32), np.zeros(slot_count, np.int64))

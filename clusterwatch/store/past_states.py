@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from clusterwatch.store import binary_reads, fleet_planes, node_blocks, node_series, partitions
 from clusterwatch.store.answers import MINUTE_NS, SECOND_NS, QueryRefused, Reason
 
-FRAME_EVERY_S: Final = 10
 FRAME_AGE_MAX_S: Final = 60
 """An older frame tells nothing about the time asked for."""
 NODES_MAX: Final = 64

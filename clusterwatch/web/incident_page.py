@@ -20,7 +20,6 @@ from clusterwatch.web.words import Badge, incident_badge, verdict_badge
 
 _SAFE_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 """Only names made of these may stand in a command that somebody copies into a shell."""
-CHIPS_MAX = 64
 STACKS_MAX = 12
 
 _ROOT_WORDS = {

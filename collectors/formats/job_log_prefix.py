@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 LAYERS_MAX: Final = 6
-HOST_MAX_CHARS: Final = 255
 _STAMP_WITHIN_CHARS: Final = 120
 """A logger's stamp stands near the start; one further on is part of the message."""
 _UNDATED_YEAR: Final = 1972
@@ -82,12 +81,6 @@ def parse(line: str) -> Prefix:
     """Takes all labels off a line. Cost: O(length)."""
     label, rest, stamp = _labelled(line)
     return Prefix(label, stamp or _stamp(rest), rest)
-
-
-def label_of(line: str) -> tuple[Label, str]:
-    """As ``parse`` without looking for a stamp."""
-    label, rest, _ = _labelled(line)
-    return label, rest
 
 
 def clean(text: str) -> str:
