@@ -38,7 +38,6 @@ class Admission:
 
     origin: Origin
     slots: tuple[int, ...]
-    gpu_indices: tuple[int, ...]
     acked: LaneNext
     credential: str | None
     """only when it was just issued"""
@@ -124,10 +123,7 @@ def _admit_to(cluster: Cluster | None, proved: Sequence[tuple[Hello, _Proof]]) -
     acked = _acked(mine)
     for hello, place in zip(mine, places, strict=True):
         origin = Origin(hello.cluster, hello.node, hello.epoch, place.cluster_id, place.node_id)
-        indices = tuple(gpu.index for gpu in hello.gpus)
-        answers[hello.node] = Admission(
-            origin, place.slots, indices, acked[hello.node], secrets.get(hello.node)
-        )
+        answers[hello.node] = Admission(origin, place.slots, acked[hello.node], secrets.get(hello.node))
     return [answers[hello.node] for hello, _ in proved]
 
 

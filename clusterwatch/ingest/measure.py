@@ -105,7 +105,7 @@ def _cpu_s(work: Callable[[], None], rounds: int) -> float:
 def _open_node(board: Board, node_id: int) -> None:
     origin = Origin("bench", f"n{node_id}", "epoch", 1, node_id)
     slots = tuple(range(node_id * GPUS, (node_id + 1) * GPUS))
-    board.opened(Admission(origin, slots, tuple(range(GPUS)), records.LaneNext(0, 0), None), time.time_ns())
+    board.opened(Admission(origin, slots, records.LaneNext(0, 0), None), time.time_ns())
     board.learn(
         RefLayout(node_id, "epoch", ref, node_id * GPUS + ref, 1, tuple(range(1, GROUPS + 1)))
         for ref in range(GPUS)

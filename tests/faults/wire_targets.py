@@ -178,7 +178,7 @@ def beside_another(frame: records.HotFrame) -> None:
 def _admission(node_id: int) -> Admission:
     origin = Origin("alpha", f"n{node_id}", "epoch", 1, node_id)
     slots = tuple(slot + len(SLOTS) * (node_id - 1) for slot in SLOTS)
-    return Admission(origin, slots, (0, 1), records.LaneNext(0, 0), None)
+    return Admission(origin, slots, records.LaneNext(0, 0), None)
 
 
 def _check_untouched(board: Board) -> None:
