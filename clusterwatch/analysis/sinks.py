@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Final
 
 from clusterwatch.analysis import order, p2p, pattern, unheard, waitfor
 from clusterwatch.analysis.calls import OpenCall
@@ -17,6 +16,7 @@ from clusterwatch.analysis.p2p import Half, Pairing
 from clusterwatch.analysis.root import Evidence, Root
 from clusterwatch.analysis.sentence import group_title, noun
 from clusterwatch.analysis.signature import element_count
+from clusterwatch.analysis.unheard import SUSPECTS_MAX
 from clusterwatch.analysis.waitfor import WaitGraph
 from collectors.formats.columns import NULL
 
@@ -73,7 +73,7 @@ def _name_sinks(
             unseen = sorted({*blind, *world.no_dump})
             if not unseen:
                 roots += _if_all_are_heard(world, last)
-            elif len(unseen) <= _SUSPECTS_MAX and unheard.got_past(world, last.ranks, unseen):
+            elif len(unseen) < SUSPECTS_MAX and unheard.as_far(world, last.ranks, unseen):
                 roots.append(unheard.beside(last, unseen))
                 unseen = []
             blind = unseen
@@ -199,15 +199,12 @@ def _unless_too_early(graph: WaitGraph, last: Root, quiet: list[int]) -> Root:
         and set(call.absent) & set(quiet)
     ]
     near = {*last.ranks, *(rank for call in ahead for rank in call.waiting + call.absent)}
-    if not ahead or len(near) > _SUSPECTS_MAX:
+    if not ahead or len(near) > SUSPECTS_MAX:
         return last
     early = noun({rank for call in ahead for rank in call.waiting})
     last.suspects, last.named, last.certainty = tuple(sorted(near)), (), 0.4
     last.why.append(f"{early} went on while a partner did not: a call made too early would look the same")
     return last
-
-
-_SUSPECTS_MAX: Final = 8
 
 
 def _unseen_partner(world: World, graph: WaitGraph, ranks: list[int]) -> Root:
@@ -218,7 +215,7 @@ def _unseen_partner(world: World, graph: WaitGraph, ranks: list[int]) -> Root:
     last = _furthest_behind(world, graph, ranks)
     near = {*ranks, *(_next_awaited(world, rank, graph.lacking[rank]).waiting[0] for rank in ranks)}
     last.verdict, last.named = "p2p_unmatched", ()
-    last.suspects = tuple(sorted(near if len(near) <= _SUSPECTS_MAX else ranks))
+    last.suspects = tuple(sorted(near if len(near) <= SUSPECTS_MAX else ranks))
     last.certainty = 0.4
     last.why.append(f"{noun(ranks)} wait in a call by their stacks; gloo records no send or receive")
     return last

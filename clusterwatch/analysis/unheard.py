@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from clusterwatch.analysis import pattern
 from clusterwatch.analysis.calls import OpenCall
@@ -19,7 +20,10 @@ from clusterwatch.analysis.sentence import noun
 from clusterwatch.analysis.signature import ALL_PARTY, plain
 from clusterwatch.analysis.waitfor import WaitGraph
 
-SIZE_UNTOLD = (
+SUSPECTS_MAX: Final = 8
+"""Ranks that are told as suspects where one of them may wait unseen for another; more tell nothing."""
+
+SIZE_UNTOLD: Final = (
     "the dumps do not tell how many ranks the job has: one more may be missing (--world-size tells it)"
 )
 
@@ -87,18 +91,18 @@ def only_they_lack(graph: WaitGraph) -> bool:
     return any(call.silent and not call.absent and not call.behind for call in graph.calls)
 
 
-def got_past(world: World, ranks: Sequence[int], blind: Iterable[int]) -> bool:
-    """Whether each unheard rank is known to be further on in the job's calls than all of ``ranks``.
+def as_far(world: World, ranks: Sequence[int], blind: Iterable[int]) -> bool:
+    """Whether each unheard rank is known to have come as far as ``ranks``, the last in the job's calls.
 
-    It is when peers have finished a call with it that these lack. Who comes last in the pattern is then at
-    least as likely to hold up the job as who left no dump.
+    It has where peers have finished as many calls with it, of every role, as these have made. Then who comes
+    last is as likely to hold up the job as who left no dump.
     """
     reached = [pattern.reached(world, rank) for rank in ranks]
     for rank in blind:
         least = _proven(world, rank)
-        if not all(any(least[role] > own.get(role, least[role]) for role in least) for own in reached):
+        if any(least.get(role, 0) < made for own in reached for role, made in own.items()):
             return False
-    return bool(ranks)
+    return bool(reached)
 
 
 def _proven(world: World, rank: int) -> dict[str, int]:
@@ -117,7 +121,7 @@ def beside(last: Root, blind: Sequence[int]) -> Root:
     last.suspects, last.named, last.certainty = tuple(sorted({*who, *blind})), (), 0.45
     last.told = f"{noun(who, 4)} never came, and may wait unseen for {noun(blind, 4)}, which left no dump"
     last.why.append(
-        f"{noun(blind)} left no dump, yet peers have finished later calls with it than those {noun(who)} made"
+        f"{noun(blind)} left no dump, and peers have finished as many calls with it as {noun(who)} made"
     )
     return last
 
@@ -131,13 +135,17 @@ def leftover(world: World, graph: WaitGraph) -> list[Root]:
         return [_perhaps_a_member(world, min(unsure, key=lambda call: call.key))] if unsure else []
     if not lacking:
         return []
-    if not world.size_told and all(map(world.gloo, sorted({r for call in lacking for r in call.absent}))):
+    hidden = all(world.gloo(rank) for call in lacking for rank in call.absent)
+    if hidden and not world.size_told:
         return []  # they may wait unseen for ranks that nobody has heard of
     first = min(lacking, key=lambda call: call.key)
+    suspects = tuple(sorted({*first.absent, *world.no_dump})) if hidden else first.absent
+    if len(suspects) > max(SUSPECTS_MAX, len(first.absent)):
+        return []
     why = [f"{noun(first.absent)} never issued {first.op} {first.sequence} of {first.group.title}"]
     return [
         Root(
-            "missing_rank", (), first.absent, first.group, first.sequence, first.op, why=why, certainty=0.3,
+            "missing_rank", (), suspects, first.group, first.sequence, first.op, why=why, certainty=0.3,
             missing=first.absent,
         )
     ]  # fmt: skip
