@@ -23,7 +23,7 @@ from typing import IO, Any, Final
 import django
 import msgspec
 
-from clusterwatch.cli.benches import ingest_curve, ingest_records, scratch
+from clusterwatch.cli.benches import ingest_curve, ingest_records, options, scratch
 from clusterwatch.cli.benches.cpu_time import cpu_s, memory_mb, tree_cpu_s
 from clusterwatch.cli.benches.ingest_records import Plan
 from clusterwatch.ops.errors import OpsError
@@ -61,7 +61,7 @@ def run(argv: list[str]) -> dict[str, Any]:
 
 
 def _arguments(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="clusterwatch bench ingest", description=__doc__)
+    parser = options.parser_of("ingest", __doc__)
     parser.add_argument("--nodes", type=int, default=3_072, help="nodes of 8 GPUs, default 3072")
     parser.add_argument("--seconds", type=int, default=30, help="measured, default 30")
     parser.add_argument("--records", type=int, default=20_000, help="events to commit, default 20000")

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import django
 
-from clusterwatch.cli.benches import scratch
+from clusterwatch.cli.benches import options, scratch
 from clusterwatch.ops.errors import OpsError
 
 GPUS: Final = 24_576
@@ -68,19 +68,14 @@ def run(argv: list[str]) -> dict[str, Any]:
 
 
 def _arguments(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="clusterwatch bench query", description=__doc__)
-    parser.add_argument("--gpus", type=int, default=GPUS, help=f"default {GPUS}")
+    parser = options.parser_of("query", __doc__)
+    options.add_data(parser, GPUS)
     parser.add_argument("--hours", type=int, default=HOURS, help=f"of rollups, default {HOURS}")
     parser.add_argument("--raw-minutes", type=int, default=15, help="of raw blocks of all GPUs, default 15")
     parser.add_argument("--rounds", type=int, default=25, help="times each question is asked, default 25")
     parser.add_argument("--shared-buffers-mb", type=int, default=1024, help="of PostgreSQL, default 1024")
-    parser.add_argument("--folder", help="where the data goes for as long as the bench runs")
-    parser.add_argument(
-        "--peers", default="", help="folder of prometheus and victoria-metrics (else PATH), or `none`"
-    )
     arguments = parser.parse_args(argv)
-    if arguments.gpus < 64 or arguments.gpus % 8:
-        raise OpsError("--gpus must be a multiple of 8, at least 64.")
+    options.check_gpus(gpus=arguments.gpus)
     if not 1 <= arguments.hours <= 24 * 7 or not 11 <= arguments.raw_minutes <= 60 * arguments.hours:
         raise OpsError("--hours must be 1 to 168, --raw-minutes 11 to the whole time.")
     if arguments.rounds < 5:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import django
 
-from clusterwatch.cli.benches import scratch
+from clusterwatch.cli.benches import options, scratch
 from clusterwatch.ops.errors import OpsError
 
 GPUS: Final = 24_576
@@ -62,22 +62,16 @@ def run(argv: list[str]) -> dict[str, Any]:
 
 
 def _arguments(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="clusterwatch bench store", description=__doc__)
-    parser.add_argument("--gpus", type=int, default=GPUS, help=f"default {GPUS}")
+    parser = options.parser_of("store", __doc__)
+    options.add_data(parser, GPUS)
     parser.add_argument("--minutes", type=int, default=3, help="of all GPUs, default 3")
     parser.add_argument(
         "--seconds", type=int, default=20, help="of blocks through a gateway, default 20; 0: none"
     )
     parser.add_argument("--peer-gpus", type=int, default=256, help="default 256")
     parser.add_argument("--peer-minutes", type=int, default=30, help="default 30")
-    parser.add_argument("--folder", help="where the data goes for as long as the bench runs")
-    parser.add_argument(
-        "--peers", default="", help="folder of prometheus and victoria-metrics (else PATH), or `none`"
-    )
     arguments = parser.parse_args(argv)
-    for gpus in (arguments.gpus, arguments.peer_gpus):
-        if gpus < 64 or gpus % 8:
-            raise OpsError("--gpus and --peer-gpus must be multiples of 8, at least 64.")
+    options.check_gpus(gpus=arguments.gpus, peer_gpus=arguments.peer_gpus)
     if arguments.minutes < 1 or not 2 <= arguments.peer_minutes <= 300 or not 0 <= arguments.seconds <= 600:
         raise OpsError("--minutes must be at least 1, --peer-minutes 2 to 300, --seconds 0 to 600.")
     return arguments

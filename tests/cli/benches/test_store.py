@@ -52,4 +52,4 @@ def test_a_size_that_is_none_is_refused() -> None:
         [sys.executable, "-m", "clusterwatch.cli.main", "bench", "store", "--gpus", "12"],
         capture_output=True, text=True, timeout=60, cwd=ROOT, check=False,
     )  # fmt: skip
-    assert done.returncode == 1 and "multiples of 8" in done.stderr
+    assert done.returncode == 1 and "multiple of 8" in done.stderr
