@@ -67,12 +67,19 @@ class World:
     def knows_members(self, group: Group) -> bool:
         """Whether a group's members are told, or follow from its siblings and from who left a dump.
 
-        Only recorded calls tell of gloo's: who left no dump may be one more, unless the group is as large as
-        its siblings. One call has several members, so a group of one is not whole.
+        Only recorded calls tell of gloo's members: who left no dump may be one more, unless a sibling has it.
+        One call has several members, so a group of one is not whole.
         """
         if group.certain or (self.size_told and not self.no_dump):
             return True
-        return group.size > 1 and self._usual_sizes.get(group.role) == group.size
+        return group.size > 1 and group.size == self._usual_sizes.get(group.role) and self._placed[group.role]
+
+    @functools.cached_property
+    def _placed(self) -> dict[str, bool]:
+        """Role -> every rank without a dump is a member of one of its groups."""
+        roles = shapes.by_role(self.groups)
+        silent = set(self.no_dump)
+        return {role: silent <= {r for group in same for r in group.members} for role, same in roles.items()}
 
     def torn(self) -> bool:
         """Whether some group shows that a member left no dump: it has one, or fewer than its siblings."""

@@ -130,7 +130,7 @@ def leftover(world: World, graph: WaitGraph) -> list[Root]:
     """Someone waits, yet no rule says who began: the ranks that lack the oldest call, as suspects, or ranks
     without a dump that may be members of a group whose members gloo does not record."""
     lacking = [call for call in graph.calls if call.absent]
-    if not lacking and 0 < len(world.no_dump) * 2 <= world.size:
+    if not lacking and 0 < len(world.no_dump) * 2 < world.size:
         unsure = [call for call in graph.calls if _may_lack_more(world, call)]
         return [_perhaps_a_member(world, min(unsure, key=lambda call: call.key))] if unsure else []
     if not lacking:

@@ -21,11 +21,15 @@ _CALLS_MIN: Final = 3
 """Calls that both must have made; fewer say nothing of two clocks."""
 _SPREAD_MAX_NS: Final = 1_000_000_000
 """Members make one call within a second of each other, or they would not be apart by one amount."""
+_ODD_MIN: Final = 4
+"""Of so many calls, less than one may be at another distance."""
 _LAG_MAX: Final = 2
 """Calls that a member may have made more or less than its peers, in each group they share."""
 _COMPARED_MAX: Final = 64
 _PEERS_MIN: Final = 2
 _CLOCK_MIN_NS: Final = 60_000_000_000
+_CLOCK_MAX_NS: Final = 20 * 3600 * 1_000_000_000
+"""Wrong time zones are less apart; a job that runs daily makes the same calls a day later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ def mend(newer: Sequence[Dump], older: Sequence[Dump]) -> Mended | None:
     dump = newer[0]
     peers = [peer for peer in older if peer.world == dump.world][:_COMPARED_MAX]
     apart = [ns for peer in peers if (ns := _apart_ns(dump.window, peer.window)) is not None]
-    if not apart:
+    if not apart or median_low(apart) > _CLOCK_MAX_NS:
         return None
     return _mended(dump, median_low(apart), max(peer.newest_ns or 0 for peer in older))
 
@@ -78,9 +82,11 @@ def _apart_ns(one: Window, other: Window) -> int | None:
         if abs(int(a["high"]) - int(b["high"])) > _LAG_MAX:
             return None
         apart += _distances(_calls(one, a), _calls(other, b))
-    if len(apart) < _CALLS_MIN or max(apart) - min(apart) > _SPREAD_MAX_NS:
+    if len(apart) < _CALLS_MIN:
         return None
-    return median_low(apart)
+    usual = median_low(apart)
+    odd = sum(abs(one - usual) > _SPREAD_MAX_NS for one in apart)
+    return usual if odd * _ODD_MIN < len(apart) else None
 
 
 def _calls(window: Window, group: np.void) -> Rows:
