@@ -233,9 +233,9 @@ def _dropped_row(rows: series.Rows, item: _Item, job_id: int | None, captures: s
 
 
 def _steps_row(rows: series.Rows, item: _Item, job_id: int | None, captures: set[tuple[int, int]]) -> None:
-    s: records.Steps = item.record
-    columns = (s.step, s.end_ns, s.duration_s, s.data_wait_s, s.checkpoint_s, s.gc_s, s.cpu_s)
-    rows.add("steps", (*_head(item), *_rank(item, job_id), *columns))
+    assert job_id is not None  # the record names its job
+    origin = (item.origin.cluster_id, item.origin.node_id, item.origin.epoch)
+    rows.add_steps(origin, item.sequence, job_id, item.record)
 
 
 def _trace_row(rows: series.Rows, item: _Item, job_id: int | None, captures: set[tuple[int, int]]) -> None:

@@ -1,7 +1,7 @@
 """When minutes of a fleet are built: once, 60 s after their end, and again for what came late.
 
-In: a cluster and the time. Out: rows of ``fleet_minute``. Agents spread their blocks over the 50 s after a
-minute, so nearly all are there at 60 s; what is not is noted by the transaction that stores it.
+In: a cluster and the time. Out: rows of ``fleet_minute`` and ``job_steps``. Agents spread their blocks over
+the 50 s after a minute, so nearly all are there at 60 s; what is not is noted when it is stored.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from clusterwatch.fleet.slot_history import slots_at
-from clusterwatch.store import late_minutes, partitions
+from clusterwatch.store import job_steps, late_minutes, partitions
 from clusterwatch.store.fleet_build import build_fleet_minute
 
 MINUTE_NS: Final = 60 * 10**9
@@ -68,5 +68,6 @@ def build_due(cluster_id: int, now_ns: int) -> Built:
 def _build(cluster_id: int, t_ns: int) -> None:
     started_s = time.process_time()
     nodes = build_fleet_minute(cluster_id, t_ns, slots_at(cluster_id, t_ns))
+    job_steps.build(cluster_id, t_ns)
     spent_s = time.process_time() - started_s
     log.debug("fleet_minute cluster=%d t_ns=%d nodes=%d cpu_s=%.3f", cluster_id, t_ns, nodes, spent_s)

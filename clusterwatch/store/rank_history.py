@@ -6,10 +6,16 @@ In: ids and ns UTC bounds. Out: plain rows. Lists are bounded: a band has at mos
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
+import numpy as np
 from django.db import connection
+from numpy.typing import NDArray
+
+from clusterwatch.store import job_steps, step_pack
 
 BUCKETS_MAX: Final = 240
 OUTLIERS_MAX: Final = 3
@@ -41,75 +47,119 @@ class SlowRank:
     """(bucket start ns, median s)"""
 
 
-_BANDS = """
-WITH one AS (
-    SELECT (u.end_ns - %(from)s) / %(width)s AS bucket, u.duration_s, u.step
-    FROM steps s CROSS JOIN LATERAL unnest(s.end_ns, s.duration_s, s.step) AS u(end_ns, duration_s, step)
-    WHERE s.job_id = %(job)s AND s.attempt = %(attempt)s AND s.t_ns >= %(from)s AND s.rank %% %(every)s = 0
-      AND u.end_ns >= %(from)s AND u.end_ns < %(to)s AND u.duration_s IS NOT NULL
-)
-SELECT bucket, percentile_cont(ARRAY[0.01, 0.5, 0.99]) WITHIN GROUP (ORDER BY duration_s), count(*), max(step)
-FROM one GROUP BY bucket ORDER BY bucket
-"""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Steps:
+    """Steps of a job that ended within a window, shape (N,) each."""
 
-_SLOW = """
-WITH one AS (
-    SELECT s.world, s.rank, (u.end_ns - %(from)s) / %(width)s AS bucket, u.duration_s
-    FROM steps s CROSS JOIN LATERAL unnest(s.end_ns, s.duration_s) AS u(end_ns, duration_s)
-    WHERE s.job_id = %(job)s AND s.attempt = %(attempt)s AND s.t_ns >= %(from)s
-      AND u.end_ns >= %(from)s AND u.end_ns < %(to)s AND u.duration_s IS NOT NULL
-), each AS (
-    SELECT world, rank, percentile_cont(0.9) WITHIN GROUP (ORDER BY duration_s) AS p90
-    FROM one GROUP BY world, rank
-), worst AS (
-    SELECT world, rank, p90, (SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY p90) FROM each) AS typical
-    FROM each ORDER BY p90 DESC, rank LIMIT %(limit)s
+    world: NDArray[np.int64]
+    """index into ``worlds``"""
+    worlds: tuple[str, ...]
+    rank: NDArray[np.int64]
+    step: NDArray[np.int64]
+    bucket: NDArray[np.int64]
+    duration_s: NDArray[np.float64]
+
+
+_OF_JOB: Final = """
+SELECT world, data FROM steps
+WHERE job_id = %(job)s AND attempt = %(attempt)s AND t_ns >= %(from)s AND (
+    %(every)s = 1 OR node_id %% %(every)s = (
+        SELECT node_id %% %(every)s FROM steps
+        WHERE job_id = %(job)s AND attempt = %(attempt)s AND t_ns >= %(from)s ORDER BY t_ns LIMIT 1
+    )
 )
-SELECT w.world, w.rank, w.p90, w.typical, o.bucket, percentile_cont(0.5) WITHIN GROUP (ORDER BY o.duration_s)
-FROM worst w JOIN one o USING (world, rank) GROUP BY w.world, w.rank, w.p90, w.typical, o.bucket
-ORDER BY w.p90 DESC, w.rank, o.bucket
 """
 
 
-def _bounds(job_id: int, attempt: int, from_ns: int, to_ns: int) -> tuple[dict[str, int], int]:
-    width = max(1_000_000_000, -(-(to_ns - from_ns) // BUCKETS_MAX))
-    return {"job": job_id, "attempt": attempt, "from": from_ns, "to": to_ns, "width": width}, width
+def _read(job_id: int, attempt: int, from_ns: int, to_ns: int, width_ns: int, every: int) -> _Steps:
+    """Cost: O(steps) in numpy, one frame to unpack per node and minute."""
+    with connection.cursor() as cursor:
+        cursor.execute(_OF_JOB, {"job": job_id, "attempt": attempt, "from": from_ns, "every": every})
+        rows = cursor.fetchall()
+    worlds = tuple(sorted({world for world, _ in rows}))
+    parts = [(worlds.index(world), step_pack.unpack(bytes(data))) for world, data in rows]
+    columns = [part for _, part in parts]
+
+    def joined(name: str) -> NDArray[Any]:
+        return np.concatenate([np.zeros(0, np.int64), *(getattr(part, name) for part in columns)])
+
+    world = np.repeat([number for number, _ in parts], [len(part.rank) for part in columns]).astype(np.int64)
+    end_ns, duration_s = joined("end_ns").astype(np.int64), joined("duration_s")
+    kept = (end_ns >= from_ns) & (end_ns < to_ns) & np.isfinite(duration_s)
+    bucket = (end_ns[kept] - from_ns) // width_ns
+    rank, step = joined("rank").astype(np.int64)[kept], joined("step").astype(np.int64)[kept]
+    return _Steps(world[kept], worlds, rank, step, bucket, duration_s[kept].astype(np.float64))
+
+
+def _width_ns(from_ns: int, to_ns: int) -> int:
+    return max(1_000_000_000, -(-(to_ns - from_ns) // BUCKETS_MAX))
+
+
+def _runs(keys: NDArray[np.int64]) -> Iterator[slice]:
+    """Slices of equal neighbours."""
+    edges = np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1, append=keys[-1:] + 1))
+    return (slice(first, end) for first, end in pairwise(edges.tolist()))
 
 
 def step_bands(job_id: int, attempt: int, from_ns: int, to_ns: int, every: int = 1) -> list[StepBand]:
     """Percentiles of step durations over ranks, per bucket of at least 1 s; empty ones are left out.
 
     Args:
-        every: ranks whose number this divides count; 1 = all.
+        every: ranks of every so many-th node count; 1 = all.
     """
-    arguments, width = _bounds(job_id, attempt, from_ns, to_ns)
-    with connection.cursor() as cursor:
-        cursor.execute(_BANDS, arguments | {"every": every})
-        rows = cursor.fetchall()
-    return [
-        StepBand(from_ns + bucket * width, low, median, high, count, newest)
-        for bucket, (low, median, high), count, newest in rows
-    ]
+    width_ns = _width_ns(from_ns, to_ns)
+    steps = _read(job_id, attempt, from_ns, to_ns, width_ns, every)
+    order = np.argsort(steps.bucket, kind="stable")
+    bucket, duration_s, number = steps.bucket[order], steps.duration_s[order], steps.step[order]
+    bands = []
+    for run in _runs(bucket):
+        low, median, high = np.percentile(duration_s[run], (1, 50, 99)).tolist()
+        at_ns = from_ns + int(bucket[run.start]) * width_ns
+        bands.append(StepBand(at_ns, low, median, high, run.stop - run.start, int(number[run].max())))
+    return bands
 
 
 def slow_ranks(job_id: int, attempt: int, from_ns: int, to_ns: int) -> list[SlowRank]:
     """The ranks whose p90 step is longest, longest first, with their median per bucket."""
-    arguments, width = _bounds(job_id, attempt, from_ns, to_ns)
-    with connection.cursor() as cursor:
-        cursor.execute(_SLOW, arguments | {"limit": OUTLIERS_MAX})
-        rows = cursor.fetchall()
-    points: dict[tuple[str, int, float, float], list[tuple[int, float]]] = {}
-    for world, rank, p90, typical, bucket, value in rows:
-        points.setdefault((world, rank, p90, typical), []).append((from_ns + bucket * width, value))
-    return [SlowRank(*head, tuple(found)) for head, found in points.items()]
+    width_ns = _width_ns(from_ns, to_ns)
+    steps = _read(job_id, attempt, from_ns, to_ns, width_ns, 1)
+    key = steps.world << 32 | steps.rank
+    order = np.lexsort((steps.bucket, key))
+    key, bucket, duration_s = key[order], steps.bucket[order], steps.duration_s[order]
+    runs = list(_runs(key))
+    p90_s = np.array([np.percentile(duration_s[run], 90) for run in runs])
+    worst = sorted(range(len(runs)), key=lambda place: (-p90_s[place], place))[:OUTLIERS_MAX]
+    found = []
+    for place in worst:
+        run = runs[place]
+        points = tuple(
+            (from_ns + int(bucket[run][part.start]) * width_ns, float(np.median(duration_s[run][part])))
+            for part in _runs(bucket[run])
+        )
+        world, rank = steps.worlds[int(key[run.start]) >> 32], int(key[run.start]) & 0xFFFFFFFF
+        found.append(SlowRank(world, rank, float(p90_s[place]), float(np.median(p90_s)), points))
+    return found
+
+
+def kept_bands(job_id: int, attempt: int, from_ns: int, to_ns: int) -> list[StepBand]:
+    """The same by the minute, of a job whose steps by rank are no longer kept."""
+    return [
+        StepBand(one.t_ns, *one.durations_s[1:4], one.steps, one.newest_step)
+        for one in job_steps.minutes(job_id, attempt, from_ns, to_ns)
+    ]
 
 
 def newest_step_ns(job_id: int, attempt: int) -> int | None:
-    """When the newest stored step record of an attempt was made; None without one."""
+    """When the newest stored step record of an attempt was made, or the end of its newest minute; None
+    without any.
+    """
     with connection.cursor() as cursor:
         cursor.execute("SELECT max(t_ns) FROM steps WHERE job_id = %s AND attempt = %s", [job_id, attempt])
         (newest,) = cursor.fetchone()
-    return newest if newest is None else int(newest)
+    if newest is not None:
+        return int(newest)
+    minute_ns = job_steps.newest_ns(job_id, attempt)
+    return None if minute_ns is None else minute_ns + job_steps.MINUTE_NS
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,10 @@ from typing import Any, Final
 
 from django.db import connection
 
-from clusterwatch.store import cursors, late_minutes, partitions
+from clusterwatch.store import cursors, job_steps, late_minutes, partitions, step_pack
 from clusterwatch.store.block_rows import BlockRow, minute_rows, raw_rows
 from clusterwatch.store.block_shapes import BlockShapes
+from collectors.wire import records
 
 _HEAD: Final = (
     ("cluster_id", "int8"),
@@ -39,14 +40,11 @@ COLUMNS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     ),
     "steps": (
         *_HEAD,
-        *_RANK,
-        ("step", "int8[]"),
-        ("end_ns", "int8[]"),
-        ("duration_s", "float8[]"),
-        ("data_wait_s", "float8[]"),
-        ("checkpoint_s", "float8[]"),
-        ("gc_s", "float8[]"),
-        ("cpu_s", "float8[]"),
+        ("job_id", "int8"),
+        ("attempt", "int4"),
+        ("world", "text"),
+        ("rank_count", "int4"),
+        ("data", "bytea"),
     ),
     "trace": (
         *_HEAD,
@@ -98,6 +96,7 @@ class Rows:
         self._rows: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
         self._blocks: list[BlockRow] = []
         self._minutes: list[BlockRow] = []
+        self._steps: dict[tuple[Any, ...], list[tuple[int, records.Steps]]] = defaultdict(list)
 
     def add(self, table: str, row: tuple[Any, ...]) -> None:
         self._rows[table].append(row)
@@ -108,11 +107,25 @@ class Rows:
         if raw:
             self._blocks.append(row)
 
+    def add_steps(
+        self, origin: tuple[int, int, str], sequence: int, job_id: int, record: records.Steps
+    ) -> None:
+        """One rank's steps; ``write`` puts those that one node told of one job in one minute into one row.
+
+        Args:
+            origin: cluster id, node id, epoch.
+        """
+        identity, minute_ns = record.id, record.t_ns // job_steps.MINUTE_NS * job_steps.MINUTE_NS
+        key = (*origin, job_id, identity.attempt, identity.world, minute_ns)
+        self._steps[key].append((sequence, record))
+
     def __len__(self) -> int:
-        return sum(len(rows) for rows in self._rows.values()) + len(self._blocks) + len(self._minutes)
+        rows = sum(map(len, self._rows.values())) + sum(map(len, self._steps.values()))
+        return rows + len(self._blocks) + len(self._minutes)
 
     def write(self) -> None:
         """COPYs every row. Raises what the database says; the caller's transaction is void then."""
+        stepped = self._pack_steps()
         with connection.cursor() as cursor:
             for table, rows in sorted(self._rows.items()):
                 columns = COLUMNS[table]
@@ -128,7 +141,22 @@ class Rows:
                 if ready := b"".join(packed):
                     with cursor.copy(statement) as copy:
                         copy.write(_COPY_HEAD + ready + _COPY_END)
-        late_minutes.note({(row.cluster_id, row.t_ns) for row in self._minutes})
+        late_minutes.note({(row.cluster_id, row.t_ns) for row in self._minutes} | stepped)
+
+    def _pack_steps(self) -> set[tuple[int, int]]:
+        """The (cluster, minute) pairs of the rows it makes.
+
+        The first record's sequence is that of the row, so a row is as unique as what it is made of.
+        """
+        for (cluster_id, node_id, epoch, job_id, attempt, world, _), told in self._steps.items():
+            for part in step_pack.portions(told):
+                steps = [record for _, record in part]
+                head = (cluster_id, node_id, max(record.t_ns for record in steps), epoch, part[0][0])
+                ranks = len({record.id.rank for record in steps})
+                self.add("steps", (*head, job_id, attempt, world, ranks, step_pack.pack(steps)))
+        minutes = {(cluster_id, minute_ns) for cluster_id, *_, minute_ns in self._steps}
+        self._steps.clear()
+        return minutes
 
 
 class PartitionCache:

@@ -1,7 +1,7 @@
 """Step times of a job as its page draws them: exact for small jobs, bounded and remembered for large ones.
 
-A job of thousands of ranks stores more steps in an hour than a page may read. Bands then come from every nth
-rank, slow ranks from the last minutes, and both are kept for ``KEPT_S``. The page says so.
+A job of thousands of ranks stores more steps in an hour than a page may read. Bands then come from the ranks
+of every nth node, slow ranks from the last minutes, and both are kept for ``KEPT_S``. The page says so.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ class StepTimes:
     bands: tuple[rank_history.StepBand, ...]
     slow: tuple[rank_history.SlowRank, ...]
     every: int
-    """bands are of every so many-th rank; 1: of all"""
+    """bands are of the ranks of every so many-th node; 1: of all"""
     slow_span_s: int
     """slow ranks were looked for in the last so many seconds"""
     kept_s: int
     """the numbers are at most so old"""
+    by_minute: bool = False
+    """steps of single ranks are no longer kept: bands are of the stored minutes, slow ranks unknown"""
 
 
 def read(job: Job, rank_total: int) -> StepTimes:
@@ -53,8 +55,16 @@ def span(job: Job) -> tuple[int, int]:
     return min(start, end - 10**9), end
 
 
+def of_all_ranks(job: Job, rank_total: int) -> list[rank_history.StepBand]:
+    """Bands over all ranks: of a large job, or an old one, by the minute, as they are stored."""
+    start, end = span(job)
+    if rank_total <= RANKS_EXACT and (bands := rank_history.step_bands(job.pk, job.attempt, start, end)):
+        return bands
+    return rank_history.kept_bands(job.pk, job.attempt, start, end)
+
+
 def sampled_every(rank_total: int) -> int:
-    """Which ranks bands are of: an odd stride, for an even one would see one place of every host only."""
+    """Which nodes bands are of: an odd stride, for an even one would see one place of every rack only."""
     return 1 if rank_total <= RANKS_EXACT else -(-rank_total // RANKS_EXACT) | 1
 
 
@@ -70,5 +80,8 @@ def _read(job: Job, rank_total: int, kept_s: int) -> StepTimes:
     if every > 1:
         slow_start = max(start, end - max(SLOW_SPAN_MIN_NS, SLOW_RECORDS_MAX * 60 * 10**9 // rank_total))
     bands = rank_history.step_bands(job.pk, job.attempt, start, end, every)
-    slow = rank_history.slow_ranks(job.pk, job.attempt, slow_start, end) if bands else []
+    if not bands:
+        minutes = rank_history.kept_bands(job.pk, job.attempt, start, end)
+        return StepTimes(tuple(minutes), (), 1, 0, kept_s, by_minute=bool(minutes))
+    slow = rank_history.slow_ranks(job.pk, job.attempt, slow_start, end)
     return StepTimes(tuple(bands), tuple(slow), every, (end - slow_start) // 10**9, kept_s)

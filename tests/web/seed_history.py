@@ -12,6 +12,7 @@ from clusterwatch.jobs.models import Capture, Group, Job, Rank
 from clusterwatch.store import series
 from collectors.formats.columns import COMPLETED, NULL, SCHEDULED, Entries, Signature, TraceColumns, pack
 from collectors.formats.trace import TraceGroup
+from collectors.wire import records
 from tests.web.seed_facts import SEQUENCE, STALL_S, STUCK_RANK, hang_diagnosis
 
 
@@ -96,9 +97,10 @@ def steps(job: Job, ranks: list[Rank]) -> None:
             took = [float(base + 0.12 * rng.standard_normal()) for _ in range(count)]
             steps = [minute * count + k for k in range(count)]
             none: list[float | None] = [None] * count
-            head = (job.cluster_id, rank.node_id, ends[-1], "e1", 1000 + rank.rank * 100 + minute)
-            who = (job.pk, 0, "", rank.rank)
-            rows.add("steps", (*head, *who, steps, ends, took, none, none, none, none))
+            who = records.RankId(job.key, rank.rank)
+            record = records.Steps(ends[-1], who, steps, ends, took, none, none, none, none)
+            sequence = 1000 + rank.rank * 100 + minute
+            rows.add_steps((job.cluster_id, rank.node_id, "e1"), sequence, job.pk, record)
             times.append(("steps", ends[-1]))
     series.PartitionCache().prepare(times)
     rows.write()

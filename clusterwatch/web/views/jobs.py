@@ -116,7 +116,7 @@ def steps_csv(request: HttpRequest, job_id: int) -> HttpResponse:
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow(["time_utc", "p1_s", "p50_s", "p99_s", "rank_steps", "newest_step"])
-    for band in rank_history.step_bands(job.pk, job.attempt, *step_times.span(job)):
+    for band in step_times.of_all_ranks(job, current_ranks(job).count()):
         at = datetime.fromtimestamp(band.start_ns / 1e9, UTC).isoformat(timespec="milliseconds")
         writer.writerow([at, band.p1_s, band.p50_s, band.p99_s, band.steps, band.newest_step])
     response = HttpResponse(out.getvalue(), content_type="text/csv; charset=utf-8")

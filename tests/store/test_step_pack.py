@@ -1,0 +1,83 @@
+"""Steps of a node in one column: what comes back, how many bytes it takes, what damaged bytes do."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterwatch.store import step_pack
+from collectors.wire.records import RankId, Steps
+
+INT8 = st.integers(-(2**63), 2**63 - 1)
+SECONDS = st.none() | st.floats(0, 1e6, width=32)
+
+
+@st.composite
+def records(draw: st.DrawFn) -> Steps:
+    count = draw(st.integers(0, 6))
+
+    def column(kind: st.SearchStrategy[object]) -> list[object]:
+        return draw(st.lists(kind, min_size=count, max_size=count))
+
+    ends = [end // 1000 * 1000 for end in column(st.integers(0, 2**62))]  # type: ignore[operator]
+    floats = [column(SECONDS) for _ in range(4)]
+    who = RankId("job", draw(st.integers(0, 2**31 - 1)))
+    return Steps(1, who, column(INT8), ends, column(st.floats(0, 1e6, width=32)), *floats)  # type: ignore[arg-type]
+
+
+@given(st.lists(records(), min_size=1, max_size=5))
+def test_what_is_packed_comes_back(told: list[Steps]) -> None:
+    found = step_pack.unpack(step_pack.pack(told))
+    assert found.rank.tolist() == [record.id.rank for record in told for _ in record.step]
+    for name in ("step", "end_ns", "duration_s", "data_wait_s", "checkpoint_s", "gc_s", "cpu_s"):
+        expected = [value for record in told for value in getattr(record, name)]
+        values = [None if math.isnan(value) else value for value in getattr(found, name).tolist()]
+        assert values == expected
+
+
+def typical(ranks: int = 8, steps: int = 12) -> list[Steps]:
+    random = np.random.default_rng(1)
+    told = []
+    for rank in range(ranks):
+        took = (5 + 0.05 * random.standard_normal(steps)).round(6)
+        ends = (1_790_000_000_000_000_000 + np.cumsum(took * 1e9)).astype(np.int64)
+        waits, cpu = (random.random(steps) * 0.01).round(6), (took * 0.3).round(6)
+        zeros = [0.0] * steps
+        columns = (took.tolist(), waits.tolist(), zeros, zeros, cpu.tolist())
+        told.append(Steps(int(ends[-1]), RankId("job", rank), list(range(steps)), ends.tolist(), *columns))  # type: ignore[arg-type]
+    return told
+
+
+def test_a_step_takes_less_than_twenty_bytes() -> None:
+    assert len(step_pack.pack(typical())) < 20 * 8 * 12
+
+
+def test_seconds_no_clock_can_tell_are_infinite_and_nothing_else_is_lost() -> None:
+    record = Steps(1, RankId("job", 3), [1, 2], [1000, 2000], [1e300, 2.0], *[[None, None]] * 4)  # type: ignore[arg-type]
+    found = step_pack.unpack(step_pack.pack([record]))
+    assert math.isinf(found.duration_s[0]) and found.duration_s[1] == 2.0
+
+
+@pytest.mark.parametrize("cut", [0, 1, 10, -1])
+def test_damaged_bytes_are_named(cut: int) -> None:
+    with pytest.raises(step_pack.StepsDamaged):
+        step_pack.unpack(step_pack.pack(typical())[:cut])
+
+
+def test_another_version_is_refused() -> None:
+    raw = bytearray(zstandard.ZstdDecompressor().decompress(step_pack.pack(typical())))
+    raw[0] = 9
+    with pytest.raises(step_pack.StepsDamaged, match="version 9"):
+        step_pack.unpack(zstandard.ZstdCompressor().compress(bytes(raw)))
+
+
+def test_no_row_holds_more_than_can_be_handled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_pack, "STEPS_MAX", 25)
+    told = list(enumerate(typical()))
+    parts = list(step_pack.portions(told))
+    assert [len(part) for part in parts] == [2, 2, 2, 2] and [one for part in parts for one in part] == told
