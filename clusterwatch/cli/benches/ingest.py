@@ -30,6 +30,8 @@ from clusterwatch.ops.errors import OpsError
 
 SETTLE_S: Final = 12
 """Between the first frames and the measurement: pulse has read every job and its first percentiles."""
+DRAIN_S: Final = 5
+"""After the last block: commits, and PostgreSQL's writing of them."""
 VALUES_PER_BLOCK: Final = 20 * 8 * 60
 _STOP_WITHIN_S: Final = 20
 
@@ -134,7 +136,9 @@ def _under_load(arguments: argparse.Namespace, postgres_pid: int) -> dict[str, A
         _child("clusterwatch.ingest.gateway", CLUSTERWATCH_GATEWAY_BIND="127.0.0.1:0") as gateway,
         _child("clusterwatch.ingest.pulse") as pulse,
     ):
-        plan = Plan(_gateway_url(gateway), _token(), arguments.nodes, SETTLE_S + arguments.seconds + 2)
+        block_seconds = SETTLE_S + arguments.seconds
+        seconds = block_seconds + DRAIN_S + arguments.seconds + 2
+        plan = Plan(_gateway_url(gateway), _token(), arguments.nodes, seconds, block_seconds)
         cpu = {"gateway": gateway.process.pid, "pulse": pulse.process.pid}
         begun = {name: cpu_s(pid) for name, pid in cpu.items()}
         with _child("clusterwatch.cli.benches.ingest_load", msgspec.json.encode(plan).decode()) as load:
@@ -145,6 +149,8 @@ def _under_load(arguments: argparse.Namespace, postgres_pid: int) -> dict[str, A
             time.sleep(SETTLE_S)
             pids = cpu | {"load": load.process.pid, "valkey": _valkey_pid()}
             shares = _watch(arguments.seconds, pids, postgres_pid)
+            time.sleep(DRAIN_S)
+            without = _cpu_shares(arguments.seconds, pids, postgres_pid)
             done = load.lines_until("done")
         if done["lost"] or done["rejects"]:
             raise OpsError(f"{done['lost']} connections lost, rejected: {done['rejects']}")
@@ -157,7 +163,7 @@ def _under_load(arguments: argparse.Namespace, postgres_pid: int) -> dict[str, A
             "hot_frames_per_s": round(done["frames_sent"] / plan.seconds),
             "values_per_s": round(done["frames_sent"] * len(ingest_records.METRICS) * 8 / plan.seconds),
             "blocks_sent": done["blocks_sent"],
-            "block_values_per_s": round(done["blocks_sent"] * VALUES_PER_BLOCK / plan.seconds),
+            **_block_costs(shares, without, done["blocks_sent"] * VALUES_PER_BLOCK / plan.block_seconds),
             "ack_p50_s": _rounded(done["ack_p50_s"]),
             "ack_p99_s": _rounded(done["ack_p99_s"]),
             "load_late_max_s": round(done["late_max_s"], 3),
@@ -170,6 +176,29 @@ def gateway_memory(gateway: _Child) -> float:
     return memory_mb(gateway.process.pid)
 
 
+def _block_costs(shares: dict[str, Any], without: dict[str, float], values_per_s: float) -> dict[str, Any]:
+    """What blocks add to a gateway that takes hot frames all the while, and to PostgreSQL."""
+    parts = {
+        name: (shares[f"{name}_core_ratio"] - without[f"{name}_core_ratio"]) / values_per_s * 1e6
+        for name in ("gateway", "postgresql")
+    }
+    return {
+        "sent_block_values_per_s": round(values_per_s),
+        **{f"blocks_{name}_cpu_s_per_million_values": round(cpu, 4) for name, cpu in parts.items()},
+        "blocks_cpu_s_per_million_values": round(sum(parts.values()), 4),
+    }
+
+
+def _cpu_shares(seconds: int, pids: dict[str, int], postgres_pid: int) -> dict[str, float]:
+    """Shares of a core over some seconds."""
+    begun_s = time.monotonic()
+    before = {name: cpu_s(pid) for name, pid in pids.items()} | {"postgresql": tree_cpu_s(postgres_pid)}
+    time.sleep(seconds)
+    after = {name: cpu_s(pid) for name, pid in pids.items()} | {"postgresql": tree_cpu_s(postgres_pid)}
+    took_s = time.monotonic() - begun_s
+    return {f"{name}_core_ratio": round((after[name] - before[name]) / took_s, 4) for name in before}
+
+
 def _watch(seconds: int, pids: dict[str, int], postgres_pid: int) -> dict[str, Any]:
     """Shares of a core over some seconds, and the age of what a viewer sees meanwhile."""
     from clusterwatch.cli.benches.ingest_state_age import StateAge
@@ -177,13 +206,8 @@ def _watch(seconds: int, pids: dict[str, int], postgres_pid: int) -> dict[str, A
 
     ages = StateAge(Job.objects.order_by("pk").values_list("pk", flat=True)[0])
     ages.start()
-    begun_s = time.monotonic()
-    before = {name: cpu_s(pid) for name, pid in pids.items()} | {"postgresql": tree_cpu_s(postgres_pid)}
-    time.sleep(seconds)
-    after = {name: cpu_s(pid) for name, pid in pids.items()} | {"postgresql": tree_cpu_s(postgres_pid)}
-    took_s = time.monotonic() - begun_s
+    shares = _cpu_shares(seconds, pids, postgres_pid)
     ages.stop()
-    shares = {f"{name}_core_ratio": round((after[name] - before[name]) / took_s, 3) for name in before}
     return {
         **shares,
         "live_frames_seen": ages.frames,

@@ -152,7 +152,7 @@ class Load:
         await asyncio.gather(*(node.announce(gate) for node in self._nodes))
         _say("announced", seconds=time.monotonic() - begun_s)
         _say("running")
-        late_s = await self._send_for(self._plan.seconds)
+        late_s = await self._send_for(self._plan.seconds, self._plan.block_seconds)
         _say(
             "done",
             frames_sent=self._seen.frames_sent,
@@ -165,25 +165,25 @@ class Load:
             late_max_s=late_s,
         )
 
-    async def _send_for(self, seconds: int) -> float:
+    async def _send_for(self, seconds: int, block_seconds: int) -> float:
         """Returns by how much the sender itself was late at most."""
         loop = asyncio.get_running_loop()
         begun_s, late_s = loop.time(), 0.0
         for turn in range(seconds * SLICES):
-            self._send_slice(turn)
+            self._send_slice(turn, blocks=turn < block_seconds * SLICES)
             wait_s = begun_s + (turn + 1) / SLICES - loop.time()
             late_s = max(late_s, -wait_s)
             await asyncio.sleep(max(0.0, wait_s))
         await asyncio.sleep(1.0)  # the last acknowledgements
         return late_s
 
-    def _send_slice(self, turn: int) -> None:
+    def _send_slice(self, turn: int, *, blocks: bool) -> None:
         numbers = range(turn % SLICES, len(self._nodes), SLICES)
         self._frames.renew(slice(numbers.start, numbers.stop, SLICES), time.time_ns())
         for number in numbers:
             self._nodes[number].transport.write(self._frames.of(number))
         self._seen.frames_sent += len(numbers)
-        for number in self._blocks_due(turn):
+        for number in self._blocks_due(turn) if blocks else ():
             self._nodes[number].send_block(*self._blocks.next(number))
 
     def _blocks_due(self, turn: int) -> Iterator[int]:

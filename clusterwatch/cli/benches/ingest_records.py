@@ -45,6 +45,8 @@ class Plan(msgspec.Struct, frozen=True):
     token: str
     nodes: int
     seconds: int
+    block_seconds: int
+    """of these, how many at the beginning in which blocks are sent too"""
 
     @property
     def address(self) -> tuple[str, int]:
