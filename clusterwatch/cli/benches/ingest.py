@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,13 +26,14 @@ import msgspec
 
 from clusterwatch.cli.benches import ingest_curve, ingest_records, options, scratch
 from clusterwatch.cli.benches.cpu_time import cpu_s, memory_mb, tree_cpu_s
-from clusterwatch.cli.benches.ingest_records import Plan
+from clusterwatch.cli.benches.ingest_records import PERIOD_S, Plan
 from clusterwatch.ops.errors import OpsError
 
 SETTLE_S: Final = 12
 """Between the first frames and the measurement: pulse has read every job and its first percentiles."""
-DRAIN_S: Final = 5
-"""After the last block: commits, and PostgreSQL's writing of them."""
+PAIRS: Final = 4
+DRAIN_S: Final = 2
+"""At the beginning of a period, not measured: what the one before has left to commit."""
 VALUES_PER_BLOCK: Final = 20 * 8 * 60
 _STOP_WITHIN_S: Final = 20
 
@@ -136,8 +138,8 @@ def _under_load(arguments: argparse.Namespace, postgres_pid: int) -> dict[str, A
         _child("clusterwatch.ingest.gateway", CLUSTERWATCH_GATEWAY_BIND="127.0.0.1:0") as gateway,
         _child("clusterwatch.ingest.pulse") as pulse,
     ):
-        block_seconds = SETTLE_S + arguments.seconds
-        seconds = block_seconds + DRAIN_S + arguments.seconds + 2
+        block_seconds = SETTLE_S + arguments.seconds + DRAIN_S
+        seconds = block_seconds + 2 * PAIRS * PERIOD_S + 2
         plan = Plan(_gateway_url(gateway), _token(), arguments.nodes, seconds, block_seconds)
         cpu = {"gateway": gateway.process.pid, "pulse": pulse.process.pid}
         begun = {name: cpu_s(pid) for name, pid in cpu.items()}
@@ -149,8 +151,7 @@ def _under_load(arguments: argparse.Namespace, postgres_pid: int) -> dict[str, A
             time.sleep(SETTLE_S)
             pids = cpu | {"load": load.process.pid, "valkey": _valkey_pid()}
             shares = _watch(arguments.seconds, pids, postgres_pid)
-            time.sleep(DRAIN_S)
-            without = _cpu_shares(arguments.seconds, pids, postgres_pid)
+            added = _added_by_blocks(load, arguments.nodes, pids, postgres_pid)
             done = load.lines_until("done")
         if done["lost"] or done["rejects"]:
             raise OpsError(f"{done['lost']} connections lost, rejected: {done['rejects']}")
@@ -163,7 +164,7 @@ def _under_load(arguments: argparse.Namespace, postgres_pid: int) -> dict[str, A
             "hot_frames_per_s": round(done["frames_sent"] / plan.seconds),
             "values_per_s": round(done["frames_sent"] * len(ingest_records.METRICS) * 8 / plan.seconds),
             "blocks_sent": done["blocks_sent"],
-            **_block_costs(shares, without, done["blocks_sent"] * VALUES_PER_BLOCK / plan.block_seconds),
+            **added,
             "ack_p50_s": _rounded(done["ack_p50_s"]),
             "ack_p99_s": _rounded(done["ack_p99_s"]),
             "load_late_max_s": round(done["late_max_s"], 3),
@@ -176,17 +177,29 @@ def gateway_memory(gateway: _Child) -> float:
     return memory_mb(gateway.process.pid)
 
 
-def _block_costs(shares: dict[str, Any], without: dict[str, float], values_per_s: float) -> dict[str, Any]:
-    """What blocks add to a gateway that takes hot frames all the while, and to PostgreSQL."""
-    parts = {
-        name: (shares[f"{name}_core_ratio"] - without[f"{name}_core_ratio"]) / values_per_s * 1e6
-        for name in ("gateway", "postgresql")
-    }
+def _added_by_blocks(load: _Child, nodes: int, pids: dict[str, int], postgres_pid: int) -> dict[str, float]:
+    """What blocks add to a gateway that takes hot frames all the while, and to PostgreSQL: the median over
+    pairs of a period without and one with them."""
+    parts = ("gateway", "postgresql")
+    added: dict[str, list[float]] = {name: [] for name in parts}
+    for _ in range(PAIRS):
+        load.lines_until("blocks_off")
+        without = _period(pids, postgres_pid)
+        load.lines_until("blocks_on")
+        beside = _period(pids, postgres_pid)
+        for name in parts:
+            added[name].append(beside[f"{name}_core_ratio"] - without[f"{name}_core_ratio"])
+    million_values_per_s = nodes / 60 * VALUES_PER_BLOCK / 1e6
+    costs = {name: statistics.median(added[name]) / million_values_per_s for name in parts}
     return {
-        "sent_block_values_per_s": round(values_per_s),
-        **{f"blocks_{name}_cpu_s_per_million_values": round(cpu, 4) for name, cpu in parts.items()},
-        "blocks_cpu_s_per_million_values": round(sum(parts.values()), 4),
+        **{f"blocks_{name}_cpu_s_per_million_values": round(cost, 4) for name, cost in costs.items()},
+        "blocks_cpu_s_per_million_values": round(sum(costs.values()), 4),
     }
+
+
+def _period(pids: dict[str, int], postgres_pid: int) -> dict[str, float]:
+    time.sleep(DRAIN_S)
+    return _cpu_shares(PERIOD_S - DRAIN_S - 1, pids, postgres_pid)
 
 
 def _cpu_shares(seconds: int, pids: dict[str, int], postgres_pid: int) -> dict[str, float]:

@@ -152,7 +152,7 @@ class Load:
         await asyncio.gather(*(node.announce(gate) for node in self._nodes))
         _say("announced", seconds=time.monotonic() - begun_s)
         _say("running")
-        late_s = await self._send_for(self._plan.seconds, self._plan.block_seconds)
+        late_s = await self._send_for(self._plan.seconds)
         _say(
             "done",
             frames_sent=self._seen.frames_sent,
@@ -165,12 +165,16 @@ class Load:
             late_max_s=late_s,
         )
 
-    async def _send_for(self, seconds: int, block_seconds: int) -> float:
+    async def _send_for(self, seconds: int) -> float:
         """Returns by how much the sender itself was late at most."""
         loop = asyncio.get_running_loop()
         begun_s, late_s = loop.time(), 0.0
+        blocks = True
         for turn in range(seconds * SLICES):
-            self._send_slice(turn, blocks=turn < block_seconds * SLICES)
+            if (now := self._plan.has_blocks(turn / SLICES)) != blocks:
+                blocks = now
+                _say("blocks_on" if blocks else "blocks_off")
+            self._send_slice(turn, blocks=blocks)
             wait_s = begun_s + (turn + 1) / SLICES - loop.time()
             late_s = max(late_s, -wait_s)
             await asyncio.sleep(max(0.0, wait_s))

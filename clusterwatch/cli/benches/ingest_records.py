@@ -38,6 +38,10 @@ _STRIDES: Final = (
 """(description, distance between members, members) of the groups beside the job's own"""
 
 
+PERIOD_S: Final = 12
+"""Blocks and none in turn, so long each: other costs drift more slowly than that."""
+
+
 class Plan(msgspec.Struct, frozen=True):
     """What the load process is told."""
 
@@ -46,7 +50,11 @@ class Plan(msgspec.Struct, frozen=True):
     nodes: int
     seconds: int
     block_seconds: int
-    """of these, how many at the beginning in which blocks are sent too"""
+    """of these, how many at the beginning in which blocks are sent too; then in every second period only"""
+
+    def has_blocks(self, second: float) -> bool:
+        """Whether blocks are sent at this moment of the run."""
+        return second < self.block_seconds or int((second - self.block_seconds) // PERIOD_S) % 2 == 1
 
     @property
     def address(self) -> tuple[str, int]:
