@@ -21,8 +21,10 @@ S = 1_000_000_000
 
 
 @pytest.fixture
-def history(valkey: redis.Redis) -> Iterator[History]:
-    """The thread; ended after the test."""
+def history(transactional_db: None, valkey: redis.Redis) -> Iterator[History]:
+    """The thread, ended after the test; nothing of an earlier pulse is left in its tables."""
+    with connection.cursor() as cursor:
+        cursor.execute("TRUNCATE map_frame, fleet_percentile")
     running = History()
     yield running
     running.close()
