@@ -19,6 +19,8 @@ ROUNDS_MAX: Final = 4
 """A mutant has one to so many changes."""
 LONG: Final = 70_000
 """Length of a text, list or byte string that is longer than anything sound."""
+GROWN_BYTES: Final = 16 * 1024 * 1024
+"""No mutant grows beyond this: the gateway reads no frame of a quarter of it."""
 BOMB_BYTES: Final = 48 * 1024 * 1024
 """Larger than any part may become when it is unpacked."""
 INTEGERS: Final = (
@@ -43,7 +45,7 @@ def mutant(chance: Chance, samples: Sequence[bytes]) -> bytes:
     """A changed copy of one of the samples."""
     data = chance.choice(samples)
     for _ in range(chance.randint(1, ROUNDS_MAX)):
-        data = chance.choice((_change_tree, _change_tree, _change_bytes))(chance, data, samples)
+        data = chance.choice((_change_tree, _change_tree, _change_bytes))(chance, data, samples)[:GROWN_BYTES]
     return data
 
 
@@ -131,8 +133,14 @@ def _changed_leaf(chance: Chance, node: Any, samples: Sequence[bytes]) -> Any:
     if isinstance(node, bytes):
         return _changed_part(chance, node, samples)
     if isinstance(node, list):
-        return chance.choice((node * 2, node[:-1], node * (LONG // max(1, len(node)) // 32)))
+        return chance.choice(
+            (_repeated(node, 2), node[:-1], _repeated(node, LONG // max(1, len(node)) // 32))
+        )
     return node
+
+
+def _repeated(node: list[Any], times: int) -> list[Any]:
+    return node * min(times, GROWN_BYTES // len(msgspec.msgpack.encode(node)))
 
 
 def _changed_part(chance: Chance, data: bytes, samples: Sequence[bytes]) -> bytes:
