@@ -21,6 +21,7 @@ from collectors.wire.records import Steps
 LEVEL: Final = 3
 STEPS_MAX: Final = 100_000
 """In one row, but for a record that alone holds more."""
+RAW_MAX_BYTES: Final = 64 * 1024 * 1024
 _HEAD: Final = struct.Struct("<BII")
 _VERSION: Final = 1
 _NS_PER_US: Final = 1_000
@@ -80,7 +81,9 @@ def pack(records: Sequence[Steps]) -> bytes:
 def unpack(data: bytes) -> StepColumns:
     """What ``pack`` was given, with durations rounded. Raises ``StepsDamaged``."""
     try:
-        raw = zstandard.ZstdDecompressor().decompress(data)
+        if zstandard.frame_content_size(data) > RAW_MAX_BYTES:
+            raise StepsDamaged("the frame tells of more bytes than any row holds")
+        raw = zstandard.ZstdDecompressor().decompress(data, max_output_size=RAW_MAX_BYTES)
         version, records, count = _HEAD.unpack_from(raw)
     except (zstandard.ZstdError, struct.error) as fault:
         raise StepsDamaged(str(fault)) from fault

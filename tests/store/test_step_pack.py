@@ -81,3 +81,10 @@ def test_no_row_holds_more_than_can_be_handled_at_once(monkeypatch: pytest.Monke
     told = list(enumerate(typical()))
     parts = list(step_pack.portions(told))
     assert [len(part) for part in parts] == [2, 2, 2, 2] and [one for part in parts for one in part] == told
+
+
+def test_a_frame_that_tells_of_too_much_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = step_pack.pack(typical())
+    monkeypatch.setattr(step_pack, "RAW_MAX_BYTES", 100)
+    with pytest.raises(step_pack.StepsDamaged, match="more bytes"):
+        step_pack.unpack(packed)
