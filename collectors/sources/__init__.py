@@ -14,6 +14,7 @@ from collectors.sources.base import Source
 
 REGISTRY: Final[dict[str, str]] = {
     "host": "collectors.sources.host:HostSource",
+    "mounts": "collectors.sources.mounts:MountsSource",
 }
 """Source name (the file's name, as ``--sources`` takes it) -> its class, imported when it is used."""
 

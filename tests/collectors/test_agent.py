@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from collectors import sources
 from collectors.wire import hot_values, records
 from tests.collectors.fakes import (
     REPO,
@@ -92,7 +93,7 @@ async def test_it_says_who_it_is_and_sends_hot_frames_each_second(bench: Bench) 
     assert used is not None
     assert used > 0
     assert newest.agent is not None
-    assert newest.agent.sources == {"host": "ok"}
+    assert newest.agent.sources == dict.fromkeys(sources.names(), "ok")
     gaps = [later.t_ns - earlier.t_ns for earlier, later in pairwise(bench.gateway.hot)]
     assert all(gap > 0.5e9 for gap in gaps)
 
