@@ -13,6 +13,7 @@ from typing import Final
 from collectors.sources.base import Source
 
 REGISTRY: Final[dict[str, str]] = {
+    "disks": "collectors.sources.disks:DisksSource",
     "host": "collectors.sources.host:HostSource",
     "mounts": "collectors.sources.mounts:MountsSource",
 }

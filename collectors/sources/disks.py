@@ -1,0 +1,160 @@
+"""Disks: latency, throughput and load of each, and what NVMe drives say of their own health.
+
+In: proc/diskstats and ``nvme smart-log -o json`` as commands/nvme_smart-log_<dev>.json. Out: samples of
+``disk/<dev>``. Latencies are averages over the requests finished since the look before; none finished: null.
+Source: admin-guide/iostats.rst of Linux; NVM Express base specification, SMART / Health Information log.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from collectors.minute import MetricSpec
+from collectors.sources.base import FIRST_SAMPLE, OK, RESET, Reading, Sample
+from collectors.sources.tree import Tree
+
+SECTOR_BYTES: Final = 512
+"""diskstats counts sectors of 512 bytes whatever the disk's own sector is."""
+KELVIN_OF_0_C: Final = 273
+DISKS_MAX: Final = 256
+METRICS: Final = (
+    MetricSpec("read_await_s", "s", 0.00001),
+    MetricSpec("write_await_s", "s", 0.00001),
+    MetricSpec("flush_await_s", "s", 0.00001),
+    MetricSpec("read_bytes_per_s", "bytes_per_s", 1.0),
+    MetricSpec("write_bytes_per_s", "bytes_per_s", 1.0),
+    MetricSpec("busy_ratio", "ratio", 0.0001),
+    MetricSpec("in_flight_count", "count", 1.0),
+    MetricSpec("temperature_c", "c", 1.0),
+    MetricSpec("percent_used_ratio", "ratio", 0.01),
+    MetricSpec("data_units_written_total", "total", 1.0),
+    MetricSpec("media_errors_total", "total", 1.0),
+    MetricSpec("critical_warning_mask", "mask", 1.0),
+)
+
+_NOT_A_DISK: Final = re.compile(r"(loop|ram|zram|sr|fd|nbd)\d*")
+_PARTITION: Final = re.compile(r"((nvme\d+n\d+|mmcblk\d+)p\d+|(sd|vd|xvd|hd)[a-z]+\d+)")
+_NAME: Final = re.compile(r"[A-Za-z0-9_.!-]{1,64}")
+_SMART_FILE: Final = re.compile(r"nvme_smart-log_(nvme\d{1,4})(?:n\d{1,4})?\.json")
+_AWAITS: Final = (("read_await_s", 0, 3), ("write_await_s", 4, 7), ("flush_await_s", 15, 16))
+"""Metric, column of the requests finished, column of the milliseconds they took."""
+_IN_FLIGHT: Final = 8
+_SMART: Final = (
+    ("temperature_c", "temperature", 1, -KELVIN_OF_0_C),
+    ("percent_used_ratio", "percent_used", 0.01, 0),
+    ("data_units_written_total", "data_units_written", 1, 0),
+    ("media_errors_total", "media_errors", 1, 0),
+    ("critical_warning_mask", "critical_warning", 1, 0),
+)
+
+
+class DisksSource:
+    """Every whole disk of the node. Keeps the counters of the look before."""
+
+    name = "disks"
+    period_s = 1.0
+    deadline_s = 2.0
+    metrics = METRICS
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[int, ...]] = {}
+        self._at_s = 0.0
+
+    def read(self, tree: Tree, at_s: float) -> Reading:
+        samples: list[Sample] = []
+        try:
+            rows = disk_rows(tree.read_text("proc/diskstats"))
+        except OSError:
+            rows = {}
+        for name, row in rows.items():
+            samples += _disk(name, row, self._last.get(name), at_s - self._at_s)
+        self._last, self._at_s = rows, at_s
+        for name in tree.list("commands")[:4_096]:
+            if match := _SMART_FILE.fullmatch(name):
+                samples += _smart_samples(tree, f"commands/{name}", match[1])
+        return Reading(samples)
+
+
+def disk_rows(text: str) -> dict[str, tuple[int, ...]]:
+    """Disk -> the 11, 15 or 17 numbers after its name. Damaged lines and partitions are left out."""
+    rows: dict[str, tuple[int, ...]] = {}
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) < 14 or not all(word.isascii() and word.isdigit() for word in words[3:]):
+            continue
+        name = words[2]
+        if not _NAME.fullmatch(name) or _NOT_A_DISK.fullmatch(name) or _PARTITION.fullmatch(name):
+            continue
+        if len(rows) < DISKS_MAX and all(len(word) <= 20 for word in words[3:]):
+            rows[name] = tuple(int(word) for word in words[3:])
+    return rows
+
+
+def _disk(name: str, row: tuple[int, ...], last: tuple[int, ...] | None, passed_s: float) -> Iterator[Sample]:
+    entity = f"disk/{name}"
+    yield Sample(entity, "in_flight_count", row[_IN_FLIGHT])
+    quality = OK
+    if last is None or passed_s <= 0:
+        quality = FIRST_SAMPLE
+    elif len(last) != len(row) or any(row[at] < last[at] for at in (0, 2, 4, 6)):
+        quality = RESET
+    if last is None or quality != OK:
+        last = row
+    change = [now - before for now, before in zip(row, last, strict=True)]
+    for metric, done, spent_ms in _AWAITS:
+        if spent_ms >= len(row):
+            continue
+        yield _average(entity, metric, change[done], change[spent_ms], quality)
+    for metric, at in (("read_bytes_per_s", 2), ("write_bytes_per_s", 6)):
+        value = change[at] * SECTOR_BYTES / passed_s if quality == OK else None
+        yield Sample(entity, metric, value, quality)
+    # The milliseconds of diskstats are unsigned ints: they wrap after 49 days.
+    busy = change[9] % 2**32 / 1_000 / passed_s if quality == OK else None
+    yield Sample(entity, "busy_ratio", None if busy is None else min(busy, 1.0), quality)
+
+
+def _average(entity: str, metric: str, done: int, spent_ms: int, quality: str) -> Sample:
+    if quality != OK:
+        return Sample(entity, metric, None, quality)
+    if done <= 0:
+        return Sample(entity, metric, None, "no_ops" if done == 0 else RESET)
+    return Sample(entity, metric, spent_ms % 2**32 / 1_000 / done)
+
+
+# --- NVMe --------------------------------------------------------------------------------------------------
+
+
+def _smart_samples(tree: Tree, path: str, device: str) -> Iterator[Sample]:
+    entity = f"disk/{device}"
+    try:
+        said = json.loads(tree.read_bytes(path, 65_536))
+        reason = OK if isinstance(said, dict) else "unreadable"
+    except OSError as error:
+        said, reason = None, errno.errorcode.get(error.errno or 0, "unreadable").lower()
+    except (ValueError, RecursionError):
+        said, reason = None, "unreadable"
+    for metric, key, factor, offset in _SMART:
+        number, why = smart_number(said, key) if reason == OK else (None, reason)
+        value = None if number is None else number * factor + offset
+        if metric == "temperature_c" and value is not None and not -60 <= value <= 200:
+            value, why = None, "out_of_range"
+        yield Sample(entity, metric, value, why)
+
+
+def smart_number(said: dict[str, object], key: str) -> tuple[int | None, str]:
+    """A field of the log; newer tools spell it as text with a locale's separators, or as an object."""
+    value = said.get(key, said.get({"percent_used": "percentage_used"}.get(key, key)))
+    if isinstance(value, dict):
+        value = value.get("value")
+    if value is None:
+        return None, "not_available"
+    if isinstance(value, str):
+        digits = re.sub(r"[.,'\s\u00a0\u202f]", "", value)
+        value = int(digits) if re.fullmatch(r"[0-9]{1,39}", digits) else None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**128:
+        return None, "unreadable"
+    return value, OK
