@@ -80,7 +80,7 @@ def test_a_broken_source_does_not_hide_the_others(
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["once", "--stdout", "--sources", "nope"], 64, "no source 'nope'; there are disks, host"),
+        (["once", "--stdout", "--sources", "nope"], 64, "no source 'nope'; there are disks, "),
         (["once", "--root", "/does/not/exist", "--stdout"], 66, "/does/not/exist is no folder"),
         (["once", "--root", "/tmp", "--root", "/tmp", "--stdout"], 64, "need --interval-s"),
         (["fly"], 64, "invalid choice"),
