@@ -14,8 +14,12 @@ from collectors.formats.flight_recorder import decode
 from collectors.formats.trace import TraceError
 from tests.cases.jobs import Call, Halt, Job, Sync
 from tests.cases.judged import analyzed, named
+from tests.cases.writer import Flavour
 
 PAGES = Path(__file__).parents[2] / "templates" / "docs" / "verdicts"
+
+
+PAIRS = ((1, "tp", (0, 1)), (2, "tp", (2, 3)), (9, "dp", (0, 2)), (10, "dp", (1, 3)))
 
 
 def lacking(rank: int, world: int = 4) -> Job:
@@ -112,3 +116,26 @@ def test_both_readers_refuse_a_pickle_that_pops(at: int, compiled: bool) -> None
     data = lacking(2).pickles()[0]
     with pytest.raises(TraceError, match="opcode POP"):
         decode(data[:at] + b"K\x010" + data[at:], 0, compiled=compiled)
+
+
+def test_a_damaged_dump_is_not_told_as_none(tmp_path: Path) -> None:
+    folder = lacking(2).write(tmp_path / "dumps")
+    damaged = folder / "comm_lib_trace_rank_2"
+    damaged.write_bytes(damaged.read_bytes()[:-100])
+    found = analyzed(folder)
+    assert named(found) == ("suspect_no_dump", [], [2])
+    assert "left a dump that cannot be read" in found["summary"]
+
+
+def test_half_of_a_hung_gloo_job_of_untold_size_ends_with_unknown(tmp_path: Path) -> None:
+    """Ranks 0 and 1 wait, unseen, for ranks that left no dump; 2 and 3 wait for these two."""
+    job = Job(4, Flavour("gloo"))
+    pairs = [job.group(str(n), desc, ranks) for n, desc, ranks in PAIRS]
+    for _ in range(3):
+        for pair in pairs:
+            job.every(Call(pair), Sync(), ranks=pair.ranks)
+    for rank in (0, 1):
+        job.programs[rank][-2:] = [Halt()]
+    found = analyzed(job.run().write(tmp_path / "dumps"))
+    assert (found["verdict"], found["exit_code"], found["suspect_ranks"]) == ("not_enough_data", 3, [])
+    assert "waits in all_reduce" in found["summary"]
