@@ -57,12 +57,12 @@ class World:
         return window.gloo or (not window.entry_count and self._any_gloo)
 
     @functools.cached_property
+    def _siblings(self) -> dict[str, list[Group]]:
+        return shapes.by_role(self.groups)
+
+    @functools.cached_property
     def _usual_sizes(self) -> dict[str, int]:
-        return {
-            role: shapes.usual_size(same)
-            for role, same in shapes.by_role(self.groups).items()
-            if len(same) > 1
-        }
+        return {role: shapes.usual_size(same) for role, same in self._siblings.items() if len(same) > 1}
 
     def knows_members(self, group: Group) -> bool:
         """Whether a group's members are told, or follow from its siblings and from who left a dump.
@@ -77,9 +77,9 @@ class World:
     @functools.cached_property
     def _placed(self) -> dict[str, bool]:
         """Role -> every rank without a dump is a member of one of its groups."""
-        roles = shapes.by_role(self.groups)
         silent = set(self.no_dump)
-        return {role: silent <= {r for group in same for r in group.members} for role, same in roles.items()}
+        members = {role: {r for g in same for r in g.members} for role, same in self._siblings.items()}
+        return {role: silent <= placed for role, placed in members.items()}
 
     def torn(self) -> bool:
         """Whether some group shows that a member left no dump: it has one, or fewer than its siblings."""

@@ -84,11 +84,9 @@ def states(
     return np.select(conditions, choices, STILL).astype(np.uint8)
 
 
-def how_it_ended(
-    ended: bool, *, signal: int | None, code: int | None, clean: bool | None, raised: str = ""
-) -> tuple[int, str]:
+def how_it_ended(ended: bool, *, signal: int | None, code: int | None, clean: bool | None) -> tuple[int, str]:
     """How a process ended, and the words for it. Arguments as of ``ending.of_process``."""
-    how = ending.of_process(ended, signal=signal, code=code, clean=clean, raised=raised)
+    how = ending.of_process(ended, signal=signal, code=code, clean=clean)
     if how is Ending.ALIVE:
         return EXIT_NONE, ""
     if how is Ending.CLEAN:
@@ -97,4 +95,4 @@ def how_it_ended(
         return EXIT_FAILED, f"ended by signal {signal}"
     if code:
         return EXIT_FAILED, f"exit code {code}"
-    return EXIT_FAILED, f"ended by {raised}" if raised else "ended without a clean exit"
+    return EXIT_FAILED, "ended without a clean exit"

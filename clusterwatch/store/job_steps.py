@@ -14,8 +14,8 @@ import numpy as np
 from django.db import connection
 
 from clusterwatch.store import binary_reads, partitions, step_pack
+from clusterwatch.store.answers import MINUTE_NS
 
-MINUTE_NS: Final = 60 * 10**9
 SLOW_MAX: Final = 3
 """Ranks with the longest median step that are kept by name."""
 

@@ -16,6 +16,7 @@ from django.db import connection
 from numpy.typing import NDArray
 
 from clusterwatch.store import job_steps, step_pack
+from clusterwatch.store.answers import MINUTE_NS
 
 BUCKETS_MAX: Final = 240
 OUTLIERS_MAX: Final = 3
@@ -159,7 +160,7 @@ def newest_step_ns(job_id: int, attempt: int) -> int | None:
     if newest is not None:
         return int(newest)
     minute_ns = job_steps.newest_ns(job_id, attempt)
-    return None if minute_ns is None else minute_ns + job_steps.MINUTE_NS
+    return None if minute_ns is None else minute_ns + MINUTE_NS
 
 
 @dataclass(frozen=True, slots=True)

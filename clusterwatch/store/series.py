@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from django.db import connection
 
-from clusterwatch.store import cursors, job_steps, late_minutes, partitions, step_pack
+from clusterwatch.store import cursors, late_minutes, partitions, step_pack
+from clusterwatch.store.answers import MINUTE_NS
 from clusterwatch.store.block_rows import BlockRow, minute_rows, raw_rows
 from clusterwatch.store.block_shapes import BlockShapes
 from collectors.wire import records
@@ -43,7 +44,6 @@ COLUMNS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("job_id", "int8"),
         ("attempt", "int4"),
         ("world", "text"),
-        ("rank_count", "int4"),
         ("data", "bytea"),
     ),
     "trace": (
@@ -115,7 +115,7 @@ class Rows:
         Args:
             origin: cluster id, node id, epoch.
         """
-        identity, minute_ns = record.id, record.t_ns // job_steps.MINUTE_NS * job_steps.MINUTE_NS
+        identity, minute_ns = record.id, record.t_ns // MINUTE_NS * MINUTE_NS
         key = (*origin, job_id, identity.attempt, identity.world, minute_ns)
         self._steps[key].append((sequence, record))
 
@@ -152,8 +152,7 @@ class Rows:
             for part in step_pack.portions(told):
                 steps = [record for _, record in part]
                 head = (cluster_id, node_id, max(record.t_ns for record in steps), epoch, part[0][0])
-                ranks = len({record.id.rank for record in steps})
-                self.add("steps", (*head, job_id, attempt, world, ranks, step_pack.pack(steps)))
+                self.add("steps", (*head, job_id, attempt, world, step_pack.pack(steps)))
         minutes = {(cluster_id, minute_ns) for cluster_id, *_, minute_ns in self._steps}
         self._steps.clear()
         return minutes

@@ -17,6 +17,7 @@ _AGE_MIN_S: Final = 1.0
 """Younger than this, the newest call anywhere is part of the same stop: the age would say nothing."""
 
 _AGE_TOLD_MIN_S: Final = 0.0005
+"""Less would be told as 0 ms."""
 
 _NO_BREAK: Final = "\N{NO-BREAK SPACE}"
 _KEPT: Final = frozenset({_NO_BREAK, "\N{NARROW NO-BREAK SPACE}"})

@@ -13,7 +13,6 @@ CREATE TABLE steps (
     job_id bigint NOT NULL,
     attempt integer NOT NULL,
     world text NOT NULL,
-    rank_count integer NOT NULL,
     data bytea NOT NULL,
     PRIMARY KEY (node_id, t_ns, epoch, sequence)
 ) PARTITION BY RANGE (t_ns);
