@@ -59,6 +59,11 @@ class _Steps:
     step: NDArray[np.int64]
     bucket: NDArray[np.int64]
     duration_s: NDArray[np.float64]
+    from_ns: int
+    width_ns: int
+
+    def start_ns(self, bucket: int) -> int:
+        return self.from_ns + int(bucket) * self.width_ns
 
 
 _OF_JOB: Final = """
@@ -72,7 +77,7 @@ WHERE job_id = %(job)s AND attempt = %(attempt)s AND t_ns >= %(from)s AND (
 """
 
 
-def _read(job_id: int, attempt: int, from_ns: int, to_ns: int, width_ns: int, every: int) -> _Steps:
+def _read(job_id: int, attempt: int, from_ns: int, to_ns: int, every: int = 1) -> _Steps:
     """Cost: O(steps) in numpy, one frame to unpack per node and minute."""
     with connection.cursor() as cursor:
         cursor.execute(_OF_JOB, {"job": job_id, "attempt": attempt, "from": from_ns, "every": every})
@@ -87,13 +92,12 @@ def _read(job_id: int, attempt: int, from_ns: int, to_ns: int, width_ns: int, ev
     world = np.repeat([number for number, _ in parts], [len(part.rank) for part in columns]).astype(np.int64)
     end_ns, duration_s = joined("end_ns").astype(np.int64), joined("duration_s")
     kept = (end_ns >= from_ns) & (end_ns < to_ns) & np.isfinite(duration_s)
+    width_ns = max(1_000_000_000, -(-(to_ns - from_ns) // BUCKETS_MAX))
     bucket = (end_ns[kept] - from_ns) // width_ns
     rank, step = joined("rank").astype(np.int64)[kept], joined("step").astype(np.int64)[kept]
-    return _Steps(world[kept], worlds, rank, step, bucket, duration_s[kept].astype(np.float64))
-
-
-def _width_ns(from_ns: int, to_ns: int) -> int:
-    return max(1_000_000_000, -(-(to_ns - from_ns) // BUCKETS_MAX))
+    return _Steps(
+        world[kept], worlds, rank, step, bucket, duration_s[kept].astype(np.float64), from_ns, width_ns
+    )
 
 
 def _runs(keys: NDArray[np.int64]) -> Iterator[slice]:
@@ -108,22 +112,34 @@ def step_bands(job_id: int, attempt: int, from_ns: int, to_ns: int, every: int =
     Args:
         every: ranks of every so many-th node count; 1 = all.
     """
-    width_ns = _width_ns(from_ns, to_ns)
-    steps = _read(job_id, attempt, from_ns, to_ns, width_ns, every)
+    return _bands(_read(job_id, attempt, from_ns, to_ns, every))
+
+
+def _bands(steps: _Steps) -> list[StepBand]:
     order = np.argsort(steps.bucket, kind="stable")
     bucket, duration_s, number = steps.bucket[order], steps.duration_s[order], steps.step[order]
     bands = []
     for run in _runs(bucket):
         low, median, high = np.percentile(duration_s[run], (1, 50, 99)).tolist()
-        at_ns = from_ns + int(bucket[run.start]) * width_ns
+        at_ns = steps.start_ns(bucket[run.start])
         bands.append(StepBand(at_ns, low, median, high, run.stop - run.start, int(number[run].max())))
     return bands
 
 
 def slow_ranks(job_id: int, attempt: int, from_ns: int, to_ns: int) -> list[SlowRank]:
     """The ranks whose p90 step is longest, longest first, with their median per bucket."""
-    width_ns = _width_ns(from_ns, to_ns)
-    steps = _read(job_id, attempt, from_ns, to_ns, width_ns, 1)
+    return _slow(_read(job_id, attempt, from_ns, to_ns))
+
+
+def bands_and_slow(
+    job_id: int, attempt: int, from_ns: int, to_ns: int
+) -> tuple[list[StepBand], list[SlowRank]]:
+    """``step_bands`` of all ranks and ``slow_ranks``, from one reading."""
+    steps = _read(job_id, attempt, from_ns, to_ns)
+    return _bands(steps), _slow(steps)
+
+
+def _slow(steps: _Steps) -> list[SlowRank]:
     key = steps.world << 32 | steps.rank
     order = np.lexsort((steps.bucket, key))
     key, bucket, duration_s = key[order], steps.bucket[order], steps.duration_s[order]
@@ -134,7 +150,7 @@ def slow_ranks(job_id: int, attempt: int, from_ns: int, to_ns: int) -> list[Slow
     for place in worst:
         run = runs[place]
         points = tuple(
-            (from_ns + int(bucket[run][part.start]) * width_ns, float(np.median(duration_s[run][part])))
+            (steps.start_ns(bucket[run][part.start]), float(np.median(duration_s[run][part])))
             for part in _runs(bucket[run])
         )
         world, rank = steps.worlds[int(key[run.start]) >> 32], int(key[run.start]) & 0xFFFFFFFF

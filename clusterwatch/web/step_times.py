@@ -79,9 +79,12 @@ def _read(job: Job, rank_total: int, kept_s: int) -> StepTimes:
     every, slow_start = sampled_every(rank_total), start
     if every > 1:
         slow_start = max(start, end - max(SLOW_SPAN_MIN_NS, SLOW_RECORDS_MAX * 60 * 10**9 // rank_total))
-    bands = rank_history.step_bands(job.pk, job.attempt, start, end, every)
+    if every == 1:
+        bands, slow = rank_history.bands_and_slow(job.pk, job.attempt, start, end)
+    else:
+        bands = rank_history.step_bands(job.pk, job.attempt, start, end, every)
+        slow = rank_history.slow_ranks(job.pk, job.attempt, slow_start, end) if bands else []
     if not bands:
         minutes = rank_history.kept_bands(job.pk, job.attempt, start, end)
         return StepTimes(tuple(minutes), (), 1, 0, kept_s, by_minute=bool(minutes))
-    slow = rank_history.slow_ranks(job.pk, job.attempt, slow_start, end)
     return StepTimes(tuple(bands), tuple(slow), every, (end - slow_start) // 10**9, kept_s)
