@@ -45,7 +45,7 @@ def build(cluster_id: int, t_ns: int) -> int:
     )
     jobs: dict[tuple[int, int], list[tuple[str, step_pack.StepColumns]]] = defaultdict(list)
     for job_id, attempt, world, data in rows:
-        jobs[job_id, attempt].append((world, step_pack.unpack(bytes(data))))
+        jobs[job_id, attempt].append((world, step_pack.unpack(data)))
     made = [(key, minute) for key, parts in jobs.items() if (minute := _minute(t_ns, parts)) is not None]
     if made:
         partitions.ensure("job_steps", [t_ns])

@@ -15,7 +15,7 @@ import numpy as np
 from django.db import connection
 from numpy.typing import NDArray
 
-from clusterwatch.store import job_steps, step_pack
+from clusterwatch.store import binary_reads, job_steps, step_pack
 from clusterwatch.store.answers import MINUTE_NS
 
 BUCKETS_MAX: Final = 240
@@ -79,11 +79,10 @@ WHERE job_id = %(job)s AND attempt = %(attempt)s AND t_ns >= %(from)s AND (
 
 def _read(job_id: int, attempt: int, from_ns: int, to_ns: int, every: int = 1) -> _Steps:
     """Cost: O(steps) in numpy, one frame to unpack per node and minute."""
-    with connection.cursor() as cursor:
-        cursor.execute(_OF_JOB, {"job": job_id, "attempt": attempt, "from": from_ns, "every": every})
-        rows = cursor.fetchall()
+    asked = {"job": job_id, "attempt": attempt, "from": from_ns, "every": every}
+    rows = binary_reads.fetch(_OF_JOB, asked)
     worlds = tuple(sorted({world for world, _ in rows}))
-    parts = [(worlds.index(world), step_pack.unpack(bytes(data))) for world, data in rows]
+    parts = [(worlds.index(world), step_pack.unpack(data)) for world, data in rows]
     columns = [part for _, part in parts]
 
     def joined(name: str) -> NDArray[Any]:
