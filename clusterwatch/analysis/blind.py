@@ -69,7 +69,7 @@ def _late_watchdogs(world: World) -> Numbers:
 def _late_marks(world: World) -> Numbers:
     """Ranks whose oldest open call lies before calls that they made and that every peer has ended."""
     rows = world.rows
-    first, ended = rows.first_open, rows.groups["shared_end"]
+    first, ended = rows.first_open, rows.shared_end
     placed = (rows.number != NULL) & ~rows.gloo
     if not len(world.groups) or not placed.any():
         return np.zeros(0, np.int64)
@@ -90,7 +90,7 @@ def _peers_end(world: World, ended: Numbers, placed: Numbers) -> Numbers:
 def marks_are_late(call: OpenCall, rank: int) -> bool:
     """Whether the rank took part in later calls that peers have ended: its open mark on this one is wrong."""
     rows = call.group.rows
-    reached = int(rows.groups["shared_end"][call.group.mine].max())
+    reached = int(rows.shared_end[call.group.mine].max())
     return reached - call.sequence >= _MARKS_LATE_MIN - 1 and int(call.group.views[rank].high or 0) >= reached
 
 

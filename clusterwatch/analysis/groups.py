@@ -82,9 +82,12 @@ class World:
         return {role: silent <= placed for role, placed in members.items()}
 
     def torn(self) -> bool:
-        """Whether some group shows that a member left no dump: it has one, or fewer than its siblings."""
+        """Whether some group shows that a member left no dump: fewer members than its siblings, or one alone
+        while no world group holds all who are heard."""
         loose = [group for group in self.groups if not group.certain]
-        return any(group.size < self._usual_sizes.get(group.role, 2) for group in loose)
+        whole = any(shapes.is_world(g.name, g.desc) and g.size == len(self.windows) > 1 for g in self.groups)
+        least = 1 if whole else 2
+        return any(group.size < self._usual_sizes.get(group.role, least) for group in loose)
 
     def groups_of(self, rank: int) -> list[Group]:
         """Groups that the rank's dump knows, in their order."""

@@ -55,7 +55,7 @@ def _lists(world: World, group: Group, rank: int) -> bool | None:
 
 def _ran_before(group: Group) -> bool:
     """Some member has finished a call of it that needs all members."""
-    return bool((group.rows.groups["shared_end"][group.mine] != NULL).any())
+    return bool((group.rows.shared_end[group.mine] != NULL).any())
 
 
 def _destroyed(world: World, group: Group, rank: int) -> bool:

@@ -82,20 +82,9 @@ class JobRows:
         return np.ascontiguousarray(self.groups["first_open"])
 
     @functools.cached_property
-    def sure_end(self) -> Numbers:
-        """[R] newest call that ended with all members; ``NULL`` without one.
-
-        gloo marks a call as over when it failed as well. Failing ends the rank's program, so only its very
-        last call can be such.
-        """
-        end = self.groups["shared_end"].copy()
-        last = np.full((len(self.windows), 2), NULL)
-        for place, window in enumerate(self.windows):
-            if window.gloo and window.last is not None and window.last[2] is not None:
-                last[place] = window.last[0], window.last[2]
-        group, sequence = last[self.owner].T
-        end[(self.index == group) & (end == sequence)] -= 1
-        return end
+    def shared_end(self) -> Numbers:
+        """[R] newest call that ended with all members; ``NULL`` without one"""
+        return np.ascontiguousarray(self.groups["shared_end"])
 
     @functools.cached_property
     def gloo(self) -> Marks:

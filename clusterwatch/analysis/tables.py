@@ -48,7 +48,7 @@ GROUP: Final = np.dtype(
         ("first_open_ns", "<i8"),  # when it was made
         ("first_open_at", "<i4"),  # its place in the ring
         ("first_open_state", "i1"),
-        ("shared_end", "<i8"),  # newest finished call that nobody can finish without all members
+        ("shared_end", "<i8"),  # newest call that surely ended with all members
         ("last_enqueued", "<i8"),  # pg_status as the dump has it; its meaning differs per backend
         ("last_started", "<i8"),
         ("last_completed", "<i8"),

@@ -145,6 +145,6 @@ def outdated(world: World) -> frozenset[int]:
     placed = np.flatnonzero(rows.number != NULL)
     number, high = rows.number[placed], rows.high[placed]
     reached = np.full(len(world.groups), NULL)
-    np.maximum.at(reached, number, rows.sure_end[placed])
+    np.maximum.at(reached, number, rows.shared_end[placed])
     old = (high != NULL) & (high < reached[number])
     return frozenset(rows.rank[placed[old]].tolist())

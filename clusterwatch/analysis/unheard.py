@@ -111,7 +111,7 @@ def _proven(world: World, rank: int) -> dict[str, int]:
     for group in world.groups:
         if rank not in group.ordered:
             continue
-        found[group.role] += int(world.rows.sure_end[group.mine].max(initial=0))
+        found[group.role] += int(world.rows.shared_end[group.mine].max(initial=0))
     return dict(found)
 
 

@@ -158,6 +158,8 @@ class _Reduction:
         keep |= has_open[number] & (around >= -BEFORE_OPEN) & (around <= AFTER_OPEN)
         keep |= is_open & (nth_open <= OPEN_CALLS_MAX)
         shared = ~is_open & ring.table.all_party[ring.signature[rows]]
+        if ring.trace.backend == "gloo":  # marks a call as over when it failed too, and then makes no other
+            shared &= rows != len(ring.group) - 1
         held = group[starts]
         kept = np.add.reduceat(keep, starts, dtype=np.int64)
         kept_ends = kept.cumsum()

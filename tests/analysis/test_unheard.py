@@ -192,3 +192,42 @@ class TestWords:
     def test_every_member_is_accounted_for_only_where_that_is_so(self) -> None:
         found = judge(held(5, 0), (0,), {"world_size": 8})
         assert "accounted for" not in " ".join(found["why"])
+
+
+class TestLoneGroups:
+    def subgroups(self) -> Job:
+        job = Job(4, GLOO)
+        trio, alone = job.group("1", "trio", (0, 1, 2)), job.group("2", "alone", (3,))
+        for group in (trio, alone):
+            job.repeat(3, Call(group), Sync(), ranks=group.ranks)
+        job.repeat(1, Call(job.default, "barrier"), Sync())
+        return job.run()
+
+    def test_a_group_of_one_is_whole_where_a_world_group_holds_all_who_are_heard(self) -> None:
+        assert named(judge(self.subgroups())) == ("no_fault", [], [])
+
+    def test_without_a_world_group_it_may_have_another_member(self) -> None:
+        job = Job(4, GLOO)
+        for group in (job.group("1", "trio", (0, 1, 2)), job.group("2", "alone", (3,))):
+            job.repeat(3, Call(group), Sync(), ranks=group.ranks)
+        assert judge(job.run())["verdict"] == "not_enough_data"
+
+
+class TestWhatPeersProve:
+    """Ranks 1 and 3 raised out of a barrier because rank 2 was killed; rank 0 came one call less far."""
+
+    def killed(self, op: str) -> Job:
+        job = Job(4, GLOO)
+        job.repeat(3, Call(job.default, op), Sync())
+        job.every(Call(job.default, "barrier"), ranks=(1, 3))
+        job.run()
+        for rank in (1, 3):
+            for entry in job.open_entries(rank):
+                job.rings[rank].finish(entry, START_NS)
+        return job
+
+    def test_the_end_of_a_broadcast_proves_nobody_but_its_root(self) -> None:
+        assert named(judge(self.killed("broadcast"), (2,))) == ("suspect_no_dump", [], [2])
+
+    def test_the_end_of_an_all_reduce_proves_all_so_who_came_last_is_suspected_too(self) -> None:
+        assert named(judge(self.killed("all_reduce"), (2,))) == ("missing_rank", [], [0, 2])
