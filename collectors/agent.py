@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import json
 import logging
 import os
 import signal
@@ -31,7 +32,7 @@ from collectors.minute import MetricSpec, MinuteStore
 from collectors.rank_memory import RankMemory
 from collectors.ranks import RankTable
 from collectors.sender import Sender
-from collectors.sources.base import HOST, Reading, SourceEvent
+from collectors.sources.base import Attribute, HOST, Reading, SourceEvent
 from collectors.sources.tree import Tree
 from collectors.spool import Spool
 from collectors.supervise import Supervisor
@@ -244,7 +245,7 @@ class Agent:
         )
 
     def _wire_event(self, source: str, event: SourceEvent) -> records.Event:
-        fields = event.attributes | {"entity": event.entity}
+        fields = {name: _told(value) for name, value in event.attributes.items()} | {"entity": event.entity}
         if event.code is not None:
             fields["code"] = str(event.code)
         return records.Event(
@@ -287,6 +288,11 @@ class Agent:
         self._minutes.close()
         self._spool.close()
         os.close(self._lock_fd)
+
+
+def _told(value: Attribute) -> str:
+    """An attribute as the wire carries it: text; anything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def host_values(reading: Reading) -> dict[str, list[float | None]]:

@@ -11,6 +11,7 @@ import json
 import math
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -35,12 +36,23 @@ def run(roots: list[Path], interval_s: float | None, chosen: list[str], out: Tex
             at_s += interval_s or 0
         readings = [(source, _look(source, tree, at_s)) for source in running]
     host = trees[-1].host_name()
-    for source, reading in readings:
-        for sample in reading.samples:
-            _print(out, _sample_line(sample, source.name, host))
+    for source, sample in best_samples(readings):
+        _print(out, _sample_line(sample, source, host))
+    for _, reading in readings:
         for event in reading.events:
             _print(out, _event_line(event, host))
     return 0
+
+
+def best_samples(readings: Iterable[tuple[Source, Reading]]) -> Iterator[tuple[str, Sample]]:
+    """(source, sample), one for each entity, metric and labels: of two sources, the one that knows a value."""
+    best: dict[tuple[str, str, tuple[tuple[str, str], ...]], tuple[str, Sample]] = {}
+    for source, reading in readings:
+        for sample in reading.samples:
+            key = (sample.entity, sample.metric, tuple(sorted(sample.labels.items())))
+            if key not in best or (best[key][1].value is None and sample.value is not None):
+                best[key] = source.name, sample
+    yield from best.values()
 
 
 def _look(source: Source, tree: Tree, at_s: float) -> Reading:
@@ -55,7 +67,7 @@ def _sample_line(sample: Sample, source: str, host: str) -> dict[str, Any]:
     value, quality = sample.value, sample.quality
     if value is not None and not math.isfinite(value):
         value, quality = None, "out_of_range"
-    return {
+    line: dict[str, Any] = {
         "type": "sample",
         "ts_ns": time.time_ns(),
         "host": host,
@@ -65,6 +77,7 @@ def _sample_line(sample: Sample, source: str, host: str) -> dict[str, Any]:
         "quality": quality,
         "source": source,
     }
+    return line | {"labels": sample.labels} if sample.labels else line
 
 
 def _event_line(event: SourceEvent, host: str) -> dict[str, Any]:

@@ -24,6 +24,12 @@ class Sample:
     metric: str
     value: float | None
     quality: str = OK
+    labels: dict[str, str] = field(default_factory=dict)
+    """what tells samples of one entity and metric apart, such as a MIG instance"""
+
+
+Attribute = str | int | float | bool | None | list[str] | list[int]
+"""What an event may say of itself: JSON, so that ``once`` prints numbers as numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +42,7 @@ class SourceEvent:
     severity: Severity = "warning"
     code: int | None = None
     t_ns: int | None = None
-    attributes: dict[str, str] = field(default_factory=dict)
+    attributes: dict[str, Attribute] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,137 @@
+"""Which GPUs a node has: UUID, PCI address and index, from whatever of the node tells it.
+
+In: the exporter's text, nvidia-smi's table, the process list, the expected inventory. Out: ``GpuPlace``. An
+index is a label only: it changes when a GPU is lost and at boot; the UUID is the name.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from collectors.sources.tree import Tree
+
+GPUS_MAX: Final = 128
+UUID: Final = re.compile(r"GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_BDF: Final = re.compile(
+    r"(?:PCI:)?(?:0{4})?(?:([0-9a-fA-F]{4}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.([0-7]))?"
+)
+_LABEL: Final = re.compile(r'(UUID|pci_bus_id|gpu)="([^"]*)"')
+_FILES: Final = {
+    "dcgm": "commands/dcgm_metrics.prom",
+    "smi": "commands/nvidia-smi_query-gpu.csv",
+    "processes": "commands/gpu_processes.json",
+    "inventory": "etc/clusterwatch/agent.toml",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPlace:
+    """One GPU. ``bdf`` as ``0000:12:00.0``; None = not told. ``index``: NVML's at this moment."""
+
+    uuid: str
+    bdf: str | None = None
+    index: int | None = None
+
+
+def normal_bdf(text: str) -> str | None:
+    """A PCI address in any spelling (``0000:4e:00``, ``00000000:4E:00.0``) as ``0000:4e:00.0``."""
+    match = _BDF.fullmatch(text.strip())
+    if match is None:
+        return None
+    domain, bus, device, function = match.groups()
+    return f"{domain or '0000'}:{bus}:{device}.{function or '0'}".lower()
+
+
+def gpus(tree: Tree) -> tuple[GpuPlace, ...]:
+    """The GPUs that are there now, by index, then UUID. Empty where nothing tells."""
+    found: dict[str, GpuPlace] = {}
+    for place in (*_of_processes(tree), *_of_smi(tree), *_of_dcgm(tree)):
+        if place.uuid not in found and len(found) >= GPUS_MAX:
+            break
+        known = found.get(place.uuid, place)
+        index = place.index if known.index is None else known.index
+        found[place.uuid] = GpuPlace(place.uuid, known.bdf or place.bdf, index)
+    return tuple(sorted(found.values(), key=lambda gpu: (gpu.index is None, gpu.index or 0, gpu.uuid)))
+
+
+def expected_uuids(tree: Tree) -> tuple[str, ...]:
+    """The node's GPUs by its inventory, in index order."""
+    gpu = inventory(tree).get("gpu")
+    uuids = gpu.get("uuids") if isinstance(gpu, dict) else None
+    if not isinstance(uuids, list):
+        return ()
+    return tuple(uuid for uuid in uuids[:GPUS_MAX] if isinstance(uuid, str) and UUID.fullmatch(uuid))
+
+
+def inventory(tree: Tree) -> dict[str, Any]:
+    """What the node is expected to have; empty where the file is not there or cannot be read."""
+    try:
+        return tomllib.loads(tree.read_text(_FILES["inventory"], 1_048_576))
+    except (OSError, ValueError, RecursionError):
+        return {}
+
+
+def uuid_of(tree: Tree, bdf: str) -> str | None:
+    """The GPU at a PCI address in any spelling."""
+    wanted = normal_bdf(bdf)
+    return next((gpu.uuid for gpu in gpus(tree) if wanted is not None and gpu.bdf == wanted), None)
+
+
+def _of_dcgm(tree: Tree) -> Iterator[GpuPlace]:
+    try:
+        text = tree.read_text(_FILES["dcgm"])
+    except OSError:
+        return
+    seen = set()
+    for line in text.splitlines():
+        if line.startswith("#") or "UUID=" not in line:
+            continue
+        labels = dict(_LABEL.findall(line))
+        if (uuid := labels.get("UUID", "")) in seen or not UUID.fullmatch(uuid):
+            continue
+        seen.add(uuid)
+        yield GpuPlace(uuid, normal_bdf(labels.get("pci_bus_id", "")), _index(labels.get("gpu", "")))
+
+
+def smi_rows(text: str) -> list[dict[str, str]]:
+    """Rows of ``nvidia-smi --query-gpu=... --format=csv``, by column without its unit; damaged ones left out."""
+    lines = csv.reader(text.splitlines()[: GPUS_MAX + 1], skipinitialspace=True)
+    try:
+        rows = [[cell.strip() for cell in row] for row in lines]
+    except csv.Error:
+        return []
+    if not rows:
+        return []
+    header = [name.split(" [")[0] for name in rows[0]]
+    return [dict(zip(header, row, strict=True)) for row in rows[1:] if len(row) == len(header)]
+
+
+def _of_smi(tree: Tree) -> Iterator[GpuPlace]:
+    try:
+        rows = smi_rows(tree.read_text(_FILES["smi"]))
+    except OSError:
+        return
+    for row in rows:
+        if UUID.fullmatch(uuid := row.get("uuid", row.get("gpu_uuid", ""))):
+            yield GpuPlace(uuid, normal_bdf(row.get("pci.bus_id", "")), _index(row.get("index", "")))
+
+
+def _of_processes(tree: Tree) -> Iterator[GpuPlace]:
+    try:
+        said = json.loads(tree.read_bytes(_FILES["processes"]))
+    except (OSError, ValueError, RecursionError):
+        return
+    order = said.get("nvml_index") if isinstance(said, dict) else None
+    for index, uuid in (order if isinstance(order, dict) else {}).items():
+        if isinstance(uuid, str) and UUID.fullmatch(uuid):
+            yield GpuPlace(uuid, None, _index(index))
+
+
+def _index(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 3 else None
