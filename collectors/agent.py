@@ -32,7 +32,8 @@ from collectors.minute import MetricSpec, MinuteStore
 from collectors.rank_memory import RankMemory
 from collectors.ranks import RankTable
 from collectors.sender import Sender
-from collectors.sources.base import Attribute, HOST, Reading, SourceEvent
+from collectors.sources.base import HOST, Attribute, Reading, SourceEvent
+from collectors.sources.news import News
 from collectors.sources.tree import Tree
 from collectors.spool import Spool
 from collectors.supervise import Supervisor
@@ -78,6 +79,7 @@ class Agent:
         self._faults: dict[str, str] = {}
         """part of the tick -> the fault it has now"""
         self._specs: dict[str, MetricSpec] = {}
+        self._news = News()
         self._values: dict[str, list[float | None]] = {}
         self._supervisor: Supervisor | None = None
         self._ticks = 0
@@ -149,7 +151,7 @@ class Agent:
         assert self._supervisor is not None
         for source, reading in self._supervisor.tick():
             self._values.update(host_values(reading))
-            for event in reading.events:
+            for event in self._news.fresh(source.name, reading.events):
                 self.emit(self._wire_event(source.name, event))
 
     def _look_at_ranks(self) -> None:

@@ -45,7 +45,7 @@ def run(roots: list[Path], interval_s: float | None, chosen: list[str], out: Tex
 
 
 def best_samples(readings: Iterable[tuple[Source, Reading]]) -> Iterator[tuple[str, Sample]]:
-    """(source, sample), one for each entity, metric and labels: of two sources, the one that knows a value."""
+    """(source, sample), one for each entity, metric and labels: of two sources, that which knows a value."""
     best: dict[tuple[str, str, tuple[tuple[str, str], ...]], tuple[str, Sample]] = {}
     for source, reading in readings:
         for sample in reading.samples:

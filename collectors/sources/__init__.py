@@ -14,8 +14,12 @@ from collectors.sources.base import Source
 
 REGISTRY: Final[dict[str, str]] = {
     "disks": "collectors.sources.disks:DisksSource",
+    "ethernet": "collectors.sources.ethernet:EthernetSource",
+    "expected": "collectors.sources.expected:ExpectedSource",
     "host": "collectors.sources.host:HostSource",
+    "infiniband": "collectors.sources.infiniband:InfinibandSource",
     "mounts": "collectors.sources.mounts:MountsSource",
+    "pcie": "collectors.sources.pcie:PcieSource",
 }
 """Source name (the file's name, as ``--sources`` takes it) -> its class, imported when it is used."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -34,7 +34,11 @@ Attribute = str | int | float | bool | None | list[str] | list[int]
 
 @dataclass(frozen=True, slots=True)
 class SourceEvent:
-    """Something a source saw happen. ``t_ns`` None: now."""
+    """Something a source saw happen, or a fault that stands. ``t_ns`` None: now.
+
+    Attributes:
+        standing: the fault is there at this look, as it may have been before; ``News`` tells what is new.
+    """
 
     entity: str
     kind: str
@@ -42,7 +46,8 @@ class SourceEvent:
     severity: Severity = "warning"
     code: int | None = None
     t_ns: int | None = None
-    attributes: dict[str, Attribute] = field(default_factory=dict)
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    standing: bool = False
 
 
 @dataclass(frozen=True, slots=True)

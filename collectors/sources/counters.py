@@ -110,7 +110,7 @@ def parsed(text: str) -> Count:
     text = text.strip()
     if not text:
         return Count(None, EMPTY)
-    if text.startswith("N/A") or text.startswith("[N/A"):
+    if text.startswith(("N/A", "[N/A")):
         return Count(None, NOT_AVAILABLE)
     if not (text.isascii() and text.isdigit()):
         return Count(None, UNREADABLE)

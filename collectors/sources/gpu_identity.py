@@ -100,7 +100,7 @@ def _of_dcgm(tree: Tree) -> Iterator[GpuPlace]:
 
 
 def smi_rows(text: str) -> list[dict[str, str]]:
-    """Rows of ``nvidia-smi --query-gpu=... --format=csv``, by column without its unit; damaged ones left out."""
+    """Rows of ``nvidia-smi --query-gpu=... --format=csv``, by column name without unit; no damaged ones."""
     lines = csv.reader(text.splitlines()[: GPUS_MAX + 1], skipinitialspace=True)
     try:
         rows = [[cell.strip() for cell in row] for row in lines]

@@ -79,7 +79,6 @@ class MountsSource:
 
     def __init__(self) -> None:
         self._watched: dict[str, _Watched] = {}
-        self._missing: set[str] = set()
 
     def read(self, tree: Tree, at_s: float) -> Reading:
         samples: list[Sample] = []
@@ -103,17 +102,16 @@ class MountsSource:
             events += _fuse_stall(sample, watched, at_s)
         for path in _expected(tree):
             samples.append(_mounted(path, present, None if listed is not None else reason))
-        events += self._gone(samples)
+        events += _gone(samples)
         return Reading(samples, events)
 
-    def _gone(self, samples: list[Sample]) -> Iterator[SourceEvent]:
-        """One event for each expected mount when it is first seen missing."""
-        now = {sample.entity for sample in samples if sample.metric == "mounted_count" and sample.value == 0}
-        for entity in sorted(now - self._missing):
-            yield SourceEvent(
-                entity, "mount_missing", f"{entity.partition('/')[2]} is not mounted", "critical"
-            )
-        self._missing = now
+
+def _gone(samples: list[Sample]) -> Iterator[SourceEvent]:
+    """Expected mounts that are missing."""
+    for sample in samples:
+        if sample.metric == "mounted_count" and sample.value == 0:
+            text = f"{sample.entity.partition('/')[2]} is not mounted"
+            yield SourceEvent(sample.entity, "mount_missing", text, "critical", standing=True)
 
 
 def _read(tree: Tree, name: str) -> tuple[str | None, str]:

@@ -5,7 +5,6 @@ In: ``device`` links of sysfs. In a copied tree such a link may have become a pl
 
 from __future__ import annotations
 
-import os
 from typing import Final
 
 from collectors.sources.gpu_identity import normal_bdf
@@ -20,7 +19,7 @@ def device_bdf(tree: Tree, folder: str) -> str | None:
     """PCI address of the device that a folder of sys/class belongs to; None where it has none."""
     name = f"{folder}/device"
     try:
-        target = os.readlink(tree.root / name)
+        target = str((tree.root / name).readlink())
     except OSError:
         try:
             target = tree.read_text(name, 4_096)

@@ -1,0 +1,287 @@
+"""RDMA ports: state, rate and every counter that sysfs has of them, RoCE and InfiniBand alike.
+
+In: sys/class/infiniband/<device>/ports/<n>. Out: samples of ``port/<device>/<n>``; ``link_down`` when a port
+leaves ACTIVE, ``counter_reset`` when counters were set back. Widths: InfiniBand Architecture Specification
+16.1.3.5 and mlx5's counters.c; a unit of ``port_xmit_data`` is four bytes.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from collectors.minute import MetricSpec
+from collectors.sources.base import OK, Reading, Sample, SourceEvent
+from collectors.sources.counters import SATURATED, Change, Count, Counter, CounterGroup, parsed, samples
+from collectors.sources.gpu_identity import inventory
+from collectors.sources.pci_places import device_bdf, netdev_of_rdma
+from collectors.sources.tree import Tree
+
+ROOT: Final = "sys/class/infiniband"
+LINK_DOWN: Final = "link_down"
+UNKNOWN_SPEED: Final = "unknown_speed"
+DEVICES_MAX: Final = 64
+PORTS_MAX: Final = 4
+COUNTERS_MAX: Final = 256
+COUNTERS_PERIOD_S: Final = 10.0
+"""A live port's counters are read this often; its state and rate at every look."""
+WORD_BYTES: Final = 4
+"""``port_xmit_data`` and ``port_rcv_data`` count words of four bytes."""
+UTILIZATION_MAX: Final = 1.2
+METRICS: Final = (
+    MetricSpec("rate_gbps", "gbps", 0.1),
+    MetricSpec("link_up_count", "count", 1.0),
+    MetricSpec("tx_bytes_per_s", "bytes_per_s", 1_000.0),
+    MetricSpec("rx_bytes_per_s", "bytes_per_s", 1_000.0),
+    MetricSpec("tx_utilization_ratio", "ratio", 0.0001),
+    MetricSpec("rx_utilization_ratio", "ratio", 0.0001),
+)
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_RATE: Final = re.compile(r"(\d{1,5}(?:\.\d+)?) Gb/sec \((\d{1,2})X(?: ([A-Z0-9]+))?\)")
+_PORT_WIDTHS: Final = {
+    "link_downed": 8,
+    "link_error_recovery": 8,
+    "port_rcv_constraint_errors": 8,
+    "port_xmit_constraint_errors": 8,
+    "local_link_integrity_errors": 4,
+    "excessive_buffer_overrun_errors": 4,
+    "symbol_error": 16,
+    "port_rcv_errors": 16,
+    "port_rcv_remote_physical_errors": 16,
+    "port_rcv_switch_relay_errors": 16,
+    "port_xmit_discards": 16,
+    "VL15_dropped": 16,
+    "port_xmit_wait": 32,
+}
+_PORT_KINDS: Final = {name: Counter(bits, saturates=True) for name, bits in _PORT_WIDTHS.items()}
+_WIDE: Final = Counter(64, saturates=True)
+_MAY_BE_NARROW: Final = frozenset(
+    {"port_xmit_data", "port_rcv_data", "port_xmit_packets", "port_rcv_packets"}
+)
+"""64 bits wide, and 32 where the device lacks the extended set: then all ones of 32 bits say nothing."""
+_CONGESTION: Final = (
+    "rp_cnp_ignored",
+    "rp_cnp_handled",
+    "np_ecn_marked_roce_packets",
+    "np_cnp_sent",
+    "rx_icrc_encapsulated",
+)
+_HARDWARE_KINDS: Final = {name: Counter() for name in _CONGESTION}
+_QUEUE: Final = Counter(32, wraps=True)
+"""Other files of hw_counters come from 32-bit counters of the firmware."""
+_NO_COUNTERS: Final = frozenset({"lifespan"})
+
+
+@dataclass(slots=True)
+class _Port:
+    """What is remembered of one port, by its hardware: a device may get another name."""
+
+    counters: CounterGroup = field(default_factory=lambda: CounterGroup(_PORT_KINDS, _WIDE))
+    hardware: CounterGroup = field(default_factory=lambda: CounterGroup(_HARDWARE_KINDS, _QUEUE))
+    was_up: bool = False
+    counted_at_s: float | None = None
+    kept: list[Sample] = field(default_factory=list)
+    sent: Change = Change(None, None, "first_sample")
+    received: Change = Change(None, None, "first_sample")
+
+
+class InfinibandSource:
+    """Every port of every RDMA device."""
+
+    name = "infiniband"
+    period_s = 1.0
+    deadline_s = 2.0
+    metrics = METRICS
+
+    def __init__(self) -> None:
+        self._ports: dict[tuple[str, str | None, int], _Port] = {}
+
+    def read(self, tree: Tree, at_s: float) -> Reading:
+        found: list[Sample] = []
+        events: list[SourceEvent] = []
+        seen: dict[tuple[str, str | None, int], _Port] = {}
+        expected = expected_ports(tree)
+        for device, number in ports(tree):
+            key = (
+                _text(tree, f"{ROOT}/{device}/node_guid") or device,
+                device_bdf(tree, f"{ROOT}/{device}"),
+                number,
+            )
+            port = seen[key] = self._ports.get(key) or _Port()
+            view = _View(tree, device, number, port, at_s)
+            found += view.samples()
+            events += view.events((device, number) in expected)
+        self._ports = seen
+        return Reading(found, events)
+
+
+def ports(tree: Tree) -> Iterator[tuple[str, int]]:
+    """(device, port number) of each port, in order."""
+    for device in tree.list(ROOT)[:DEVICES_MAX]:
+        if _NAME.fullmatch(device):
+            for number in tree.list(f"{ROOT}/{device}/ports")[:PORTS_MAX]:
+                if number.isascii() and number.isdigit() and len(number) <= 3:
+                    yield device, int(number)
+
+
+def expected_ports(tree: Tree) -> dict[tuple[str, int], float | None]:
+    """(device, port) -> Gb/s that the node's inventory says it has."""
+    rows = inventory(tree).get("rdma")
+    found: dict[tuple[str, int], float | None] = {}
+    for row in rows[:DEVICES_MAX] if isinstance(rows, list) else ():
+        if isinstance(row, dict) and isinstance(device := row.get("device"), str) and _NAME.fullmatch(device):
+            number, rate = row.get("port", 1), row.get("rate_gbps")
+            if isinstance(number, int):
+                found[device, number] = float(rate) if isinstance(rate, int | float) else None
+    return found
+
+
+def rate_of(text: str) -> tuple[float | None, str]:
+    """(Gb/s, quality) of a ``rate`` file. The kernel prints speeds it does not know as SDR."""
+    match = _RATE.match(text.strip())
+    if match is None:
+        return None, "unreadable"
+    if match[3] in (None, "SDR"):
+        return None, UNKNOWN_SPEED
+    return float(match[1]), OK
+
+
+class _View:
+    """One look at one port."""
+
+    def __init__(self, tree: Tree, device: str, number: int, port: _Port, at_s: float) -> None:
+        self._tree, self._device, self._port, self._at_s = tree, device, port, at_s
+        self._number = number
+        self._folder = f"{ROOT}/{device}/ports/{number}"
+        self._entity = f"port/{device}/{number}"
+        self._state = _text(tree, f"{self._folder}/state")
+        self._physical = _text(tree, f"{self._folder}/phys_state")
+        self._up = self._is_up()
+        self._fell: tuple[str, ...] = ()
+
+    def _is_up(self) -> bool | None:
+        if self._state is None:
+            return None
+        return "ACTIVE" in self._state and (self._physical is None or "LinkUp" in self._physical)
+
+    def samples(self) -> Iterator[Sample]:
+        up = None if self._up is None else int(self._up)
+        yield Sample(self._entity, "link_up_count", up, OK if up is not None else "not_available")
+        rate, quality = self._rate()
+        yield Sample(self._entity, "rate_gbps", rate, quality)
+        yield from self._counters()
+        for way, change in (("tx", self._port.sent), ("rx", self._port.received)):
+            per_s = None if change.per_s is None else change.per_s * WORD_BYTES
+            yield Sample(self._entity, f"{way}_bytes_per_s", per_s, change.quality)
+            yield self._utilization(f"{way}_utilization_ratio", per_s, change.quality, rate, quality)
+
+    def _rate(self) -> tuple[float | None, str]:
+        if self._up is None:
+            return None, "not_available"
+        if not self._up:
+            return None, LINK_DOWN
+        try:
+            rate, quality = rate_of(self._tree.read_text(f"{self._folder}/rate", 4_096))
+        except OSError as error:
+            return None, reason(error)
+        if quality == UNKNOWN_SPEED and (gbps := self._speed_of_netdev()) is not None:
+            return gbps, OK
+        return rate, quality
+
+    def _speed_of_netdev(self) -> float | None:
+        netdev = netdev_of_rdma(self._tree, self._device)
+        text = _text(self._tree, f"sys/class/net/{netdev}/speed") if netdev else None
+        return int(text) / 1_000 if text and text.isascii() and text.isdigit() and len(text) < 8 else None
+
+    def _utilization(
+        self, metric: str, per_s: float | None, quality: str, rate: float | None, rate_quality: str
+    ) -> Sample:
+        if rate is None:
+            return Sample(self._entity, metric, None, rate_quality)
+        if per_s is None:
+            return Sample(self._entity, metric, None, quality)
+        ratio = per_s * 8 / (rate * 1e9)
+        if ratio > UTILIZATION_MAX:
+            return Sample(self._entity, metric, None, "out_of_range")
+        return Sample(self._entity, metric, ratio)
+
+    def _counters(self) -> list[Sample]:
+        port, last = self._port, self._port.counted_at_s
+        if self._tree.is_live and last is not None and self._at_s - last < COUNTERS_PERIOD_S:
+            return port.kept
+        kept: list[Sample] = []
+        read = self._read_folder(f"{self._folder}/counters")
+        changes = port.counters.update(read, self._at_s)
+        kept += samples(self._entity, port.counters, read, changes)
+        missing = Change(None, None, "not_available")
+        port.sent = changes.get("port_xmit_data", missing)
+        port.received = changes.get("port_rcv_data", missing)
+        read = self._read_folder(self._hardware_folder())
+        changes = port.hardware.update(read, self._at_s)
+        kept += samples(self._entity, port.hardware, read, changes)
+        self._fell = port.counters.fell + port.hardware.fell
+        port.kept, port.counted_at_s = kept, self._at_s
+        return kept
+
+    def _hardware_folder(self) -> str:
+        """hw_counters lie below the port or, on some kernels, below the device: then its first port's."""
+        below_device = f"{ROOT}/{self._device}/hw_counters"
+        own = f"{self._folder}/hw_counters"
+        first = next((number for device, number in ports(self._tree) if device == self._device), None)
+        return below_device if self._number == first and not self._tree.exists(own) else own
+
+    def _read_folder(self, folder: str) -> dict[str, Count]:
+        counts: dict[str, Count] = {}
+        for name in self._tree.list(folder)[:COUNTERS_MAX]:
+            if name in _NO_COUNTERS or not _NAME.fullmatch(name):
+                continue
+            try:
+                count = parsed(self._tree.read_text(f"{folder}/{name}", 4_096))
+            except OSError as error:
+                count = Count(None, reason(error))
+            if name in _MAY_BE_NARROW and count.value == 2**32 - 1:
+                count = Count(None, SATURATED)
+            counts[name] = count
+        return counts
+
+    def events(self, is_expected: bool) -> Iterator[SourceEvent]:
+        """``is_expected``: the inventory has this port, so that it is a fault also where it was never up."""
+        port, up = self._port, self._up
+        if up:
+            port.was_up = True
+        if up is False and (is_expected or port.was_up):
+            state = " ".join((self._state or "").split()[-1:]) or "unknown"
+            physical = " ".join((self._physical or "").split()[-1:]) or "unknown"
+            text = f"{self._device} port {self._number}: {state}, {physical}"
+            if state == "INIT" and physical == "LinkUp":
+                text += "; no subnet manager has set it up"
+            yield SourceEvent(
+                self._entity, "link_down", text, "warning",
+                attributes={"rdma_device": self._device, "state": state, "phys_state": physical},
+                standing=True,
+            )  # fmt: skip
+        if self._fell:
+            text = f"{self._device} port {self._number}: {len(self._fell)} counters were set back"
+            yield SourceEvent(
+                self._entity, "counter_reset", text, "info", attributes={"counters": list(self._fell)}
+            )
+
+
+def reason(error: OSError) -> str:
+    """The word for a file that cannot be read."""
+    if error.errno == errno.ENOENT:
+        return "not_available"
+    return errno.errorcode.get(error.errno or 0, "unreadable").lower()
+
+
+def _text(tree: Tree, path: str) -> str | None:
+    """A short file, with what is not printable replaced; None where it cannot be read or is empty."""
+    try:
+        text = tree.read_text(path, 256).strip()
+    except OSError:
+        return None
+    return "".join(char if char.isprintable() else "?" for char in text) or None
