@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from collectors import sources
 from collectors.hook.socket_path import short_socket_path
 from collectors.wire import limits
 
@@ -37,6 +38,7 @@ _SETTINGS: Final = [
     "boot_id",
     "machine_id",
     "spool_max_bytes",
+    "sources_off",
 ]
 
 
@@ -62,6 +64,8 @@ class AgentConfig:
     rack: str | None = None
     leaf: str | None = None
     spool_max_bytes: int = SPOOL_MAX_BYTES
+    sources_off: frozenset[str] = frozenset()
+    """names of sources that this agent does not run"""
 
     def enrolment_token(self) -> str | None:
         """The enrolment token, read when it is needed: its file may appear after the agent started."""
@@ -122,6 +126,7 @@ def load(environ: Mapping[str, str]) -> AgentConfig:
         rack=_checked_name("RACK", settings["rack"]) if settings.get("rack") else None,
         leaf=_checked_name("LEAF", settings["leaf"]) if settings.get("leaf") else None,
         spool_max_bytes=_checked_bytes(settings.get("spool_max_bytes")),
+        sources_off=_checked_sources(settings.get("sources_off")),
     )
 
 
@@ -223,6 +228,17 @@ def _checked_file(setting: str, value: str) -> Path:
     if not os.access(value, os.R_OK):
         raise ConfigError(f"CLUSTERWATCH_{setting}={value} cannot be read")
     return Path(value)
+
+
+def _checked_sources(value: Any) -> frozenset[str]:
+    """Names with commas between them (a list in the file)."""
+    names = value.split(",") if isinstance(value, str) else value or []
+    chosen = frozenset(str(name).strip() for name in names) - {""}
+    unknown = sorted(chosen - set(sources.names()))
+    if unknown:
+        known = ", ".join(sources.names())
+        raise ConfigError(f"CLUSTERWATCH_SOURCES_OFF: no source {unknown[0]!r}; there are {known}")
+    return chosen
 
 
 def _checked_bytes(value: Any) -> int:

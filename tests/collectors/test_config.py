@@ -173,3 +173,11 @@ def test_the_doctor_does_not_trust_a_gateway_without_a_certificate(tmp_path: Pat
         thread.join()
     assert code == 1
     assert f"FAIL the gateway {url}" in text
+
+
+def test_sources_are_switched_off_by_name(tmp_path: Path) -> None:
+    assert settings.load(environment(tmp_path)).sources_off == frozenset()
+    found = settings.load(environment(tmp_path, SOURCES_OFF="disks, pcie"))
+    assert found.sources_off == {"disks", "pcie"}
+    with pytest.raises(ConfigError, match="no source 'gpus'"):
+        settings.load(environment(tmp_path, SOURCES_OFF="gpus"))
