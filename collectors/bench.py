@@ -2,7 +2,7 @@
 
 In: ``--ranks``, ``--seconds``. Out: figures of one real agent process with N real processes that speak the
 hook protocol once a second, against a gateway of our own that acknowledges everything. Memory is the
-proportional set size; processor time includes children.
+proportional set size; processor time includes children. ``sources``: each source alone, over a recorded node.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from websockets.asyncio.server import ServerConnection, serve
 
+from collectors import bench_sources
 from collectors.guard import CPU_MAX_RATIO, PSS_MAX_BYTES, pss_bytes
 from collectors.hook import protocol
 from collectors.wire import codec, limits, records
@@ -102,6 +103,7 @@ async def _watch(pid: int, sink: _Sink, ranks: int, seconds: float) -> dict[str,
         "hot_frames_per_s": round((sink.hot_frames - hot_from) / took_s, 3),
         "sent_bytes_per_s": round((sink.bytes - bytes_from) / took_s),
         "records_count": sink.records,
+        "sources": bench_sources.measure(),
         "within_budget": cpu_ratio <= CPU_MAX_RATIO and worst_pss <= PSS_MAX_BYTES,
     }
 

@@ -7,6 +7,7 @@ the firmware's queue counters of mlx5 are 32 bits wide and wrap.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -124,10 +125,16 @@ def samples(
 ) -> Iterator[Sample]:
     """``<name>_total``, ``<name>_delta_count`` and ``<name>_per_s`` of each counter. All ones are unknown."""
     for name, count in counts.items():
-        metric = name.lower()
+        total, delta, per_s = _metrics(name)
         full = count.value is not None and group.kind(name).is_saturated(count.value)
         value, quality = (None, SATURATED) if full else (count.value, count.quality)
-        yield Sample(entity, f"{metric}_total", value, quality)
+        yield Sample(entity, total, value, quality)
         change = changes[name]
-        yield Sample(entity, f"{metric}_delta_count", change.delta, change.quality)
-        yield Sample(entity, f"{metric}_per_s", change.per_s, change.quality)
+        yield Sample(entity, delta, change.delta, change.quality)
+        yield Sample(entity, per_s, change.per_s, change.quality)
+
+
+@functools.lru_cache(maxsize=4_096)
+def _metrics(name: str) -> tuple[str, str, str]:
+    lower = name.lower()
+    return f"{lower}_total", f"{lower}_delta_count", f"{lower}_per_s"

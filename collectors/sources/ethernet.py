@@ -17,7 +17,7 @@ from collectors.minute import MetricSpec
 from collectors.sources.base import OK, Attribute, Reading, Sample, SourceEvent
 from collectors.sources.counters import Change, Count, CounterGroup, parsed, samples
 from collectors.sources.ethtool import KernelStats, parse
-from collectors.sources.infiniband import reason
+from collectors.sources.infiniband import COUNTERS_PERIOD_S, reason
 from collectors.sources.pci_places import rdma_of_netdev
 from collectors.sources.tree import Tree
 from collectors.wire.records import Severity
@@ -39,6 +39,8 @@ METRICS: Final = (
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,15}")
 _PAUSE_US: Final = re.compile(r"([rt]x_prio\d)_pause_duration")
+_QUICK: Final = re.compile(r"[rt]x_prio\d_pause|link_down_events_phy|tx_pause_storm_")
+"""What is told at every look; other statistics every ``COUNTERS_PERIOD_S``."""
 _PERCENTS: Final = frozenset({"outbound_pci_stalled_wr", "outbound_pci_stalled_rd"})
 _BIT_ERRORS: Final = (
     ("raw_ber_ratio", "rx_corrected_bits_phy"),
@@ -52,11 +54,14 @@ class _Nic:
     """What is remembered of one device."""
 
     link: CounterGroup = field(default_factory=lambda: CounterGroup({}))
-    driver: CounterGroup = field(default_factory=lambda: CounterGroup({}))
+    quick: CounterGroup = field(default_factory=lambda: CounterGroup({}))
+    slow: CounterGroup = field(default_factory=lambda: CounterGroup({}))
+    counted_at_s: float | None = None
+    kept: list[Sample] = field(default_factory=list)
+    """samples of the slow counters, as they were last read"""
     flaps: deque[tuple[float, int, int]] = field(default_factory=deque)
     """(when, times it came back, times it went) in the window"""
     told_flaps: int = 0
-    at_s: float | None = None
 
 
 class EthernetSource:
@@ -81,7 +86,6 @@ class EthernetSource:
             found += look.link_samples()
             found += look.driver_samples(self._statistics(tree, netdev))
             events += look.events()
-            nic.at_s = at_s
         self._nics = seen
         return Reading(found, events)
 
@@ -111,9 +115,9 @@ class _Look:
     def __init__(self, tree: Tree, netdev: str, nic: _Nic, at_s: float) -> None:
         self._tree, self._netdev, self._nic, self._at_s = tree, netdev, nic, at_s
         self._entity = f"nic/{netdev}"
-        self._rdma = rdma_of_netdev(tree, netdev)
         self._up = self._is_up()
         self._changes: dict[str, Change] = {}
+        self._fell: tuple[str, ...] = ()
 
     def _count(self, name: str) -> Count | None:
         """A file of the device; None where it is not there."""
@@ -159,12 +163,26 @@ class _Look:
             if value is not None and value > 100:
                 value, quality = None, "out_of_range"
             yield Sample(self._entity, f"{name}_percent", value, quality)
-        counts = {name: count for name, count in read.items() if name not in _PERCENTS}
-        changes = self._nic.driver.update(counts, self._at_s)
+        quick = {name: count for name, count in read.items() if _QUICK.match(name)}
+        changes = self._nic.quick.update(quick, self._at_s)
         self._changes |= changes
-        yield from samples(self._entity, self._nic.driver, counts, changes)
-        yield from self._bit_errors(changes)
+        self._fell += self._nic.quick.fell
+        yield from samples(self._entity, self._nic.quick, quick, changes)
         yield from self._pauses(changes)
+        yield from self._slow_samples(
+            {name: count for name, count in read.items() if name not in quick and name not in _PERCENTS}
+        )
+
+    def _slow_samples(self, counts: Mapping[str, Count]) -> list[Sample]:
+        nic, last = self._nic, self._nic.counted_at_s
+        if self._tree.is_paced and last is not None and self._at_s - last < COUNTERS_PERIOD_S:
+            return nic.kept
+        changes = nic.slow.update(counts, self._at_s)
+        self._changes |= changes
+        self._fell += nic.slow.fell
+        nic.kept = [*samples(self._entity, nic.slow, counts, changes), *self._bit_errors(changes)]
+        nic.counted_at_s = self._at_s
+        return nic.kept
 
     def _bit_errors(self, changes: Mapping[str, Change]) -> Iterator[Sample]:
         bits = changes.get("rx_bits_phy")
@@ -195,7 +213,7 @@ class _Look:
 
     def events(self) -> Iterator[SourceEvent]:
         yield from self._flaps()
-        fell = self._nic.link.fell + self._nic.driver.fell
+        fell = self._nic.link.fell + self._fell
         if fell:
             text = f"{self._netdev}: {len(fell)} counters were set back"
             yield self._event("counter_reset", text, "info", counters=list(fell[:32]))
@@ -234,6 +252,6 @@ class _Look:
 
     def _event(self, kind: str, text: str, severity: Severity, **told: int | list[str]) -> SourceEvent:
         attributes: dict[str, Attribute] = {**told}
-        if self._rdma:
-            attributes["rdma_device"] = self._rdma
+        if rdma := rdma_of_netdev(self._tree, self._netdev):
+            attributes["rdma_device"] = rdma
         return SourceEvent(self._entity, kind, text, severity, attributes=attributes)

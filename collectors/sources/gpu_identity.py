@@ -7,6 +7,7 @@ index is a label only: it changes when a GPU is lost and at boot; the UUID is th
 from __future__ import annotations
 
 import csv
+import functools
 import json
 import re
 import tomllib
@@ -72,9 +73,15 @@ def expected_uuids(tree: Tree) -> tuple[str, ...]:
 def inventory(tree: Tree) -> dict[str, Any]:
     """What the node is expected to have; empty where the file is not there or cannot be read."""
     try:
-        return tomllib.loads(tree.read_text(_FILES["inventory"], 1_048_576))
+        return _parsed_inventory(tree.read_text(_FILES["inventory"], 1_048_576))
     except (OSError, ValueError, RecursionError):
         return {}
+
+
+@functools.lru_cache(maxsize=4)
+def _parsed_inventory(text: str) -> dict[str, Any]:
+    """Read at every look, and the same for months."""
+    return tomllib.loads(text)
 
 
 def uuid_of(tree: Tree, bdf: str) -> str | None:

@@ -211,7 +211,7 @@ class _View:
 
     def _counters(self) -> list[Sample]:
         port, last = self._port, self._port.counted_at_s
-        if self._tree.is_live and last is not None and self._at_s - last < COUNTERS_PERIOD_S:
+        if self._tree.is_paced and last is not None and self._at_s - last < COUNTERS_PERIOD_S:
             return port.kept
         kept: list[Sample] = []
         read = self._read_folder(f"{self._folder}/counters")
