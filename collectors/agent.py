@@ -31,6 +31,7 @@ from collectors.hook_server import HookServer
 from collectors.minute import MetricSpec, MinuteStore
 from collectors.rank_memory import RankMemory
 from collectors.ranks import RankTable
+from collectors.readings import Newest
 from collectors.sender import Sender
 from collectors.sources.base import HOST, Attribute, Reading, SourceEvent
 from collectors.sources.news import News
@@ -58,10 +59,11 @@ class AlreadyRunning(Exception):
 class Agent:
     """One agent. Raises ``AlreadyRunning`` or ``OSError`` from the constructor."""
 
-    def __init__(self, config: AgentConfig, clock: Clock | None = None) -> None:
+    def __init__(self, config: AgentConfig, clock: Clock | None = None, tree: Tree | None = None) -> None:
+        """``tree``: what sources read instead of this machine, a recorded one."""
         self._config = config
         self._clock = clock or SystemClock()
-        self._tree = Tree()
+        self._tree = tree or Tree()
         self._lock_fd = lock_folder(config.state_dir)
         self._spool = Spool(config.state_dir / "spool", max_bytes=config.spool_max_bytes, clock=self._clock)
         made = (block.minute_ns for block in self._spool.newest_blocks(3))
@@ -82,6 +84,9 @@ class Agent:
         self._news = News()
         self._values: dict[str, list[float | None]] = {}
         self._supervisor: Supervisor | None = None
+        self._newest = Newest(config.node, self._clock, [])
+        self._newest_sequence: int | None = None
+        """of the last ``Readings``: the next one waits until the gateway has it"""
         self._ticks = 0
         self._stop = asyncio.Event()
 
@@ -98,9 +103,10 @@ class Agent:
             loop.add_signal_handler(number, self._stop.set)
         await self._hooks.start()
         publish_hook_socket(self._config.state_dir.parent, self._config.hook_socket)
-        chosen = [sources.make(name) for name in sources.names()]
+        chosen = [sources.make(name) for name in sources.names() if name not in self._config.sources_off]
         self._specs = {spec.name: spec for source in chosen for spec in source.metrics}
         self._supervisor = Supervisor(chosen, self._tree, self._clock, self._source_changed)
+        self._newest = Newest(self._config.node, self._clock, chosen)
         self._say_who_we_are()
         self._recall_ranks()
         sending = loop.create_task(self._sender.run())
@@ -133,6 +139,7 @@ class Agent:
             self._look_at_ranks,
             self._keep_second,
             self._send_hot,
+            self._send_readings,
             self._close_minutes,
             self._flush_steps,
             self._remember_ranks,
@@ -151,6 +158,7 @@ class Agent:
         assert self._supervisor is not None
         for source, reading in self._supervisor.tick():
             self._values.update(host_values(reading))
+            self._newest.keep(source, reading)
             for event in self._news.fresh(source.name, reading.events):
                 self.emit(self._wire_event(source.name, event))
 
@@ -194,6 +202,17 @@ class Agent:
             )
         )
         self._values = {}
+
+    def _send_readings(self) -> None:
+        """One at a time: while the gateway is away the spool holds one, and what comes after it is newer."""
+        assert self._supervisor is not None
+        waits = self._newest_sequence
+        if waits is not None and self._spool.is_pending("bulk", waits):
+            return
+        record = self._newest.due(self._supervisor.status())
+        if record is not None:
+            self._newest_sequence = self._spool.append(record)
+            self._sender.wake()
 
     def _mind_budget(self) -> None:
         verdict = self._guard.tick()

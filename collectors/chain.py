@@ -26,6 +26,9 @@ class Chain:
             if segment.last_sequence > sequence:
                 yield from segment.places_after(sequence)
 
+    def holds(self, sequence: int) -> bool:
+        return any(sequence in segment.sequences for segment in reversed(self.segments))
+
     def segment_for(self, sequence: int, segment_bytes: int) -> Segment:
         """The segment that takes the next record, a new one when the last is full or sealed."""
         if self.segments and self.segments[-1].fd is not None:

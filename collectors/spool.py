@@ -42,7 +42,9 @@ SEGMENT_BYTES: Final = 1024 * 1024
 _REPORT_RESERVE_BYTES: Final = 64 * 1024
 """What a full spool may still grow by to say what it dropped."""
 
-CHAIN_OF: Final = {"block": "block", "steps": "steps", "trace": "trace", "stacks": "trace"}
+CHAIN_OF: Final = {
+    "block": "block", "readings": "block", "steps": "steps", "trace": "trace", "stacks": "trace",
+}  # fmt: skip
 """Record kind -> chain; every other kind is in ``event``."""
 EVICTION_ORDER: Final = ("block", "steps", "trace", "event")
 
@@ -110,6 +112,11 @@ class Spool:
             for chain in self._chains.values()
             for segment in chain.segments
         )
+
+    def is_pending(self, lane: Lane, sequence: int) -> bool:
+        """The record lies here and the gateway has not acknowledged it."""
+        chains = (chain for chain in self._chains.values() if chain.lane == lane)
+        return sequence > self._acked[lane] and any(chain.holds(sequence) for chain in chains)
 
     # --- in --------------------------------------------------------------------------------------
 

@@ -15,9 +15,10 @@ from clusterwatch.fleet import services as fleet
 from clusterwatch.jobs import announcements, exits
 from clusterwatch.jobs.announcements import Announcement, RefLayout
 from clusterwatch.jobs.exits import NodeWord
-from clusterwatch.store import partitions, series
+from clusterwatch.store import node_readings, partitions, series
 from clusterwatch.store.block_rows import BlockRow
 from clusterwatch.store.block_shapes import ShapeKey, shape_of
+from clusterwatch.store.node_readings import NodeRow
 from collectors.wire import records
 
 _TABLES: Final[dict[type, tuple[str, ...]]] = {
@@ -99,6 +100,7 @@ class Applier:
         jobs = self._job_ids()
         captures = self._known_captures(jobs)
         rows = series.Rows()
+        node_readings.put(self._node_rows(), time.time_ns())
         for item in self._items:
             if isinstance(item.record, records.Inventory):
                 as_json = msgspec.to_builtins(item.record)
@@ -110,6 +112,14 @@ class Applier:
                 _ROWS[type(item.record)](rows, item, job_id, captures)
         rows.write()
         return self.layouts
+
+    def _node_rows(self) -> Iterator[NodeRow]:
+        for item in self._items:
+            if isinstance(item.record, records.Readings):
+                origin, record = item.origin, item.record
+                yield NodeRow(
+                    origin.node_id, origin.cluster_id, record.t_ns, origin.epoch, item.sequence, record.data
+                )
 
     def _add_block(self, rows: series.Rows, origin: Origin, sequence: int, block: records.Block) -> None:
         shape_id = self._shape_id(origin, block)

@@ -21,7 +21,7 @@ import numpy as np
 from clusterwatch.store.block_shapes import Shape, shape_of
 from collectors.formats import columns as trace_format
 from collectors.formats.trace import TraceError
-from collectors.wire import blocks, codec, limits, records
+from collectors.wire import blocks, codec, limits, readings, records
 
 logger = logging.getLogger(__name__)
 
@@ -245,6 +245,12 @@ def _check_stacks(record: records.Stacks) -> None:
         raise Rejected(f"a stack of more than {limits.FRAMES_PER_STACK_MAX} frames")
 
 
+def _check_readings(record: records.Readings) -> None:
+    if record.codec != readings.CODEC:
+        raise Rejected(f"unknown codec {record.codec} of readings")
+    readings.unpack(record.data)
+
+
 def _check_dropped(record: records.Dropped) -> None:
     if any(count < 0 for count in record.counts.values()):
         raise Rejected("a negative count of dropped records")
@@ -255,5 +261,6 @@ _CHECKERS: Final[dict[type, Any]] = {
     records.Steps: _check_steps,
     records.Trace: _check_trace,
     records.Stacks: _check_stacks,
+    records.Readings: _check_readings,
     records.Dropped: _check_dropped,
 }

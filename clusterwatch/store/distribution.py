@@ -6,9 +6,9 @@ with becomes a reference table, a copy on each machine. Everything else (account
 what is kept per cluster) stays on the coordinator.
 
 Rules that tables and queries obey so that this works, held by tests/store/test_distribution.py:
-``node_id`` is in every unique key and never updated; rows are never updated or deleted one by one; there is
-no foreign key to or from such a table; partitions are made ahead, since a row without one fails with another
-error code there.
+``node_id`` is in every unique key and never updated; rows of series are never updated or deleted one by one;
+there is no foreign key to or from such a table; partitions are made ahead, since a row without one fails
+with another error code there.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from django.db import connection
 
 NODE_KEYED: Final = ("raw_block", "node_minute", "steps", "event", "phase", "trace", "stacks")
 """Distributed by ``node_id``, co-located with the first."""
+NODE_STATE: Final = ("node_readings",)
+"""One row per node, nothing of its past: distributed like those, but the row is replaced by a newer one, by
+an INSERT ... ON CONFLICT that names the node, so that one machine decides."""
 REFERENCE: Final = ("block_shape",)
 """Small tables that node-keyed rows point to: a copy on each machine."""
 SHARD_COUNT: Final = 32
@@ -64,7 +67,7 @@ def distribute(shard_count: int = SHARD_COUNT) -> Iterator[Placed]:
     alone = "SELECT create_distributed_table(%s, 'node_id', colocate_with := 'none', shard_count := %s)"
     yield Placed(first, "distributed by node_id", _place(first, alone, [first, shard_count]))
     beside = "SELECT create_distributed_table(%s, 'node_id', colocate_with := %s)"
-    for table in others:
+    for table in (*others, *NODE_STATE):
         yield Placed(table, "distributed by node_id", _place(table, beside, [table, first]))
 
 

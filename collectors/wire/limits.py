@@ -29,6 +29,13 @@ METRICS_PER_FRAME_MAX: Final = 2_048
 SERIES_PER_METRIC_MAX: Final = 1_024
 """Values of one metric of a node; an NVL72 rack has 72."""
 
+READINGS_ROWS_MAX: Final = 8_192
+"""Values of one ``Readings``; a node with eight GPUs and nine network ports has about five thousand."""
+
+READINGS_NAME_MAX_CHARS: Final = 128
+READINGS_MAX_DECOMPRESSED_BYTES: Final = 4 * 1024 * 1024
+SOURCES_MAX: Final = 64
+
 RECORDS_PER_PUT_MAX: Final = 256
 
 CLOCK_AHEAD_MAX_S: Final = 600

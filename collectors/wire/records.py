@@ -452,6 +452,17 @@ class Block(Record, tag="block", frozen=True):
         return self.minute_ns
 
 
+class Readings(Record, tag="readings", frozen=True):
+    """Everything a node knew of its parts at ``t_ns``: state, not history, so the newest one replaces all.
+
+    ``data`` is made and read by ``collectors.wire.readings``.
+    """
+
+    t_ns: int
+    codec: Name
+    data: bytes
+
+
 class Dropped(Record, tag="dropped", frozen=True):
     """The spool had to let records go; counted by what they were and why."""
 
@@ -474,6 +485,7 @@ Spooled = (
     | CaptureDone
     | Event
     | Block
+    | Readings
     | Dropped
 )
 """What may travel inside a ``Put``."""
@@ -490,6 +502,7 @@ LANE_OF: dict[str, Lane] = {
     "dropped": "urgent",
     "steps": "bulk",
     "block": "bulk",
+    "readings": "bulk",
 }
 
 

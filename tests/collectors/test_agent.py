@@ -17,12 +17,19 @@ from typing import Any
 import pytest
 
 from collectors import sources
-from collectors.wire import hot_values, records
+from collectors.agent import Agent
+from collectors.readings import Newest
+from collectors.sources.base import Reading, Sample
+from collectors.sources.tree import Tree
+from collectors.supervise import Supervisor
+from collectors.wire import hot_values, readings, records
 from tests.collectors.fakes import (
     REPO,
+    FakeClock,
     FakeGateway,
     FakeHook,
     agent_environment,
+    config,
     spawn_hook,
     start_agent,
     until,
@@ -251,3 +258,33 @@ async def test_credentials_and_the_token_are_never_logged(tmp_path: Path, gatewa
     out, err = await process.communicate()
     assert b"bad_enrolment" in err
     assert b"a-very-secret-token" not in out + err
+
+
+async def test_everything_it_reads_travels(bench: Bench) -> None:
+    await until(lambda: bench.gateway.stored_records(records.Readings), 20)
+    told = bench.gateway.stored_records(records.Readings)[0]
+    table = readings.unpack(told.data)
+    assert {source.name: source.state for source in table.sources} == dict.fromkeys(sources.names(), "ok")
+    assert "host" in table.entities
+    assert "host_memory_used_bytes" in table.metrics
+
+
+def test_the_spool_holds_one_record_of_what_is_read_until_the_gateway_has_it(tmp_path: Path) -> None:
+    clock = FakeClock()
+    agent = Agent(config(tmp_path, "ws://127.0.0.1:1"), clock)
+    chosen = [sources.make("host")]
+    agent._supervisor = Supervisor(chosen, Tree(tmp_path), clock, lambda *_: None)
+    agent._newest = Newest("n1", clock, chosen)
+
+    def second(number: int) -> int:
+        """One second with another value; returns how many records wait then."""
+        agent._newest.keep(chosen[0], Reading([Sample("host", f"m{number}_count", 1.0)]))
+        clock.advance(1)
+        agent._send_readings()
+        return agent._spool.pending_records
+
+    assert [second(number) for number in range(60)][11:] == [1] * 49
+    agent._spool.ack("bulk", 1)
+    assert 1 in [second(number) for number in range(60, 76)]
+    agent._supervisor.stop()
+    agent._spool.close()

@@ -254,6 +254,23 @@ def test_numbers_of_files_that_were_let_go_are_not_used_again(tmp_path: Path) ->
     assert Spool(tmp_path / "s").append(block(6)) == 6  # killed, not closed
 
 
+def test_a_record_is_pending_until_it_is_acknowledged_or_let_go(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, max_bytes=4_000, segment_bytes=1_000)
+    number = spool.append(block(1))
+    assert number is not None
+    assert spool.is_pending("bulk", number)
+    assert not spool.is_pending("urgent", number)
+    spool.ack("bulk", number)
+    assert not spool.is_pending("bulk", number)
+    second = spool.append(block(2, 1_000))
+    assert second is not None
+    assert spool.is_pending("bulk", second)
+    for size in range(5):
+        spool.append(event(size, 900))
+    assert not spool.is_pending("bulk", second), "a full spool let it go"
+    spool.close()
+
+
 def test_a_full_spool_drops_raw_samples_first_then_steps_and_keeps_events(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "s", max_bytes=60_000, segment_bytes=4_000)
     for number in range(20):

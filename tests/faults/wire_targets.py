@@ -27,7 +27,7 @@ from clusterwatch.store import block_arrays
 from collectors import minute, segment
 from collectors.formats import columns as trace_format
 from collectors.formats.trace import TraceGroup
-from collectors.wire import blocks, codec, hot_values, records
+from collectors.wire import blocks, codec, hot_values, readings, records
 from collectors.wire.codec import WireError
 from tests.collectors.wire import samples
 
@@ -66,6 +66,7 @@ def sound_messages() -> dict[str, bytes]:
     """One message of each kind as it travels, all of them acceptable."""
     sound = samples.messages()
     sound["block"] = samples.block(blocks.encode(samples.METRICS, samples.COLUMNS))
+    sound["readings"] = msgspec.structs.replace(sound["readings"], data=readings.pack(samples.TABLE))
     sound["trace"] = msgspec.structs.replace(sound["trace"], columns=trace_format.pack(_trace()))
     sound["put"] = records.Put(
         lane="urgent",

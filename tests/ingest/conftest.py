@@ -34,7 +34,7 @@ def tables(transactional_db: None, valkey: redis.Redis) -> Iterator[None]:
     yield
     connection.close()  # the test may have killed the server under it
     with connection.cursor() as cursor:
-        cursor.execute(f"TRUNCATE {', '.join(partitions.TABLES)}")
+        cursor.execute(f"TRUNCATE {', '.join(partitions.TABLES)}, node_readings")
 
 
 @pytest.fixture

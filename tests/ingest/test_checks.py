@@ -6,12 +6,14 @@ import math
 from array import array
 from typing import Any
 
+import msgspec
 import pytest
 import zstandard
 
 from clusterwatch.ingest.checks import check
 from collectors.formats import columns
-from collectors.wire import blocks, codec, limits, records
+from collectors.wire import blocks, codec, limits, readings, records
+from tests.collectors.wire import samples
 
 NOW_NS = 1_800_000_000 * 10**9
 MINUTE_NS = NOW_NS - NOW_NS % (60 * 10**9)
@@ -178,3 +180,31 @@ def test_a_check_that_fails_itself_refuses_its_record_only(monkeypatch: pytest.M
     monkeypatch.setattr("clusterwatch.ingest.checks._check_content", broken)
     event = records.Event(t_ns=NOW_NS, source="test", kind="odd", severity="info", text="one")
     assert "ZeroDivisionError" in reason(event)
+
+
+def table_of(**changes: Any) -> records.Readings:
+    data = readings.pack(msgspec.structs.replace(samples.TABLE, **changes))
+    return records.Readings(t_ns=NOW_NS, codec=readings.CODEC, data=data)
+
+
+def test_readings_are_stored_as_they_came() -> None:
+    assert reason(table_of()) == ""
+    assert "lane" in reason(table_of(), "urgent")
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        (msgspec.structs.replace(table_of(), codec="cwr9"), "unknown codec"),
+        (msgspec.structs.replace(table_of(), data=b"\x28\xb5\x2f\xfd"), "readings"),
+        (msgspec.structs.replace(table_of(), t_ns=NOW_NS + 3_600 * 10**9), "in the future"),
+        (table_of(entities=["gpu/\x1b[2J", "nic/eth2", "host"]), "impossible name"),
+        (table_of(value=[1.0, math.inf, 1, 0]), "a number that is none"),
+        (table_of(entity=[0, 0, 1, 7]), "beyond"),
+        (table_of(value=[None, None, 1, 0]), "no reason"),
+    ],
+)
+def test_readings_that_contradict_themselves_are_rejected_with_words(
+    record: records.Readings, words: str
+) -> None:
+    assert words in reason(record)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from array import array
 
+import msgspec
 import pytest
 from django.db import DataError, OperationalError, connection
 from django.test import override_settings
@@ -16,10 +17,11 @@ from clusterwatch.fleet.models import Cluster, Node
 from clusterwatch.ingest import commit
 from clusterwatch.ingest.apply import Origin
 from clusterwatch.ingest.checks import Checked
-from clusterwatch.store import partitions, series
+from clusterwatch.store import node_readings, partitions, series
 from clusterwatch.store.cursors import LaneKey, read
 from clusterwatch.store.models import IngestCursor
-from collectors.wire import blocks, records
+from collectors.wire import blocks, readings, records
+from tests.collectors.wire import samples
 from tests.ingest.client import event
 from tests.ingest.database import select
 
@@ -128,3 +130,35 @@ def test_a_block_too_old_for_the_raw_table_still_enters_the_longer_history(origi
     assert commit.commit([batch], series.PartitionCache()).lanes[0].rejects == []
     assert select("SELECT count(*) FROM raw_block") == [0]
     assert select("SELECT low FROM node_minute") == [[7.0]]
+
+
+def readings_of(number: int) -> Checked:
+    """What the node knows by record ``number``: that its first GPU draws so many watts."""
+    table = msgspec.structs.replace(samples.TABLE, value=[float(number), None, 7, 0])
+    data = readings.pack(table)
+    return Checked(number, len(data), record=records.Readings(time.time_ns(), readings.CODEC, data))
+
+
+def power_of(origin: Origin) -> float | int | None:
+    found = node_readings.latest(origin.node_id, time.time_ns())
+    return None if found is None else found.entities["gpu/GPU-0"][0].value
+
+
+def test_of_what_a_node_knows_the_newest_acknowledged_is_kept_and_a_repeat_changes_nothing(
+    origin: Origin,
+) -> None:
+    told = commit.LaneBatch(origin, "bulk", [readings_of(number) for number in (1, 2, 3)])
+    assert commit.commit([told], series.PartitionCache()).lanes[0].committed == 3
+    assert power_of(origin) == 3.0
+    again = commit.LaneBatch(origin, "bulk", [readings_of(number) for number in (1, 2)])
+    assert commit.commit([again], series.PartitionCache()).stored_count == 0
+    assert power_of(origin) == 3.0
+    assert select("SELECT count(*) FROM node_readings") == [1]
+
+
+def test_a_group_that_is_refused_still_keeps_what_a_node_knows(origin: Origin) -> None:
+    nul = msgspec.structs.replace(event(3), text="\0")
+    mixed = [Checked(1, 1, record=event(1)), readings_of(2), Checked(3, 1, record=nul)]
+    outcome = commit.commit([commit.LaneBatch(origin, "bulk", mixed)], series.PartitionCache())
+    assert [sequence for sequence, _ in outcome.lanes[0].rejects] == [3]
+    assert power_of(origin) == 2.0

@@ -54,7 +54,7 @@ def test_every_partitioned_table_with_a_node_is_distributed_and_no_other() -> No
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("table", distribution.NODE_KEYED)
+@pytest.mark.parametrize("table", (*distribution.NODE_KEYED, *distribution.NODE_STATE))
 def test_a_node_keyed_table_keeps_the_rules(table: str) -> None:
     keys = rows(
         "SELECT i.relname, array_agg(a.attname::text) FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid"
@@ -137,7 +137,9 @@ def test_a_distributed_database_stores_and_answers_alike() -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     seen = json.loads(done.stdout.splitlines()[-1])
-    assert seen["placed"] == [*distribution.REFERENCE, *distribution.NODE_KEYED]
+    assert seen["placed"] == [
+        *distribution.REFERENCE, *distribution.NODE_KEYED, *distribution.NODE_STATE,
+    ]  # fmt: skip
     assert seen["placed_again"] == []
     assert seen["stored"] == seen["sent"]
     assert seen["rows_after_sending_twice"] == seen["rows"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from collectors.wire import blocks, hot_values, records
+from collectors.wire import blocks, hot_values, readings, records
 from collectors.wire.records import RankId
 
 GOLDEN = Path(__file__).resolve().parents[2] / "data" / "wire" / "v1.json"
@@ -35,6 +35,25 @@ ROLLUP = blocks.pack_rollups(
         blocks.rollup(COLUMNS[1][:60], 0.5),
         blocks.rollup(COLUMNS[1][60:], 0.5),
     ]
+)
+
+TABLE = readings.Table(
+    sources=[
+        readings.SourceWord("ethernet", "ok", 1.0, 0.25),
+        readings.SourceWord("gpu_nvml", "hangs since 5 s or more", 10.0, 71.5),
+        readings.SourceWord("mounts", "starting", 1.0),
+    ],
+    entities=["gpu/GPU-0", "nic/eth2", "host"],
+    metrics=["power_w", "rx_bytes_phy_total", "link_up_count"],
+    qualities=["ok", "lost", "first_sample"],
+    entity=[0, 0, 1, 1],
+    metric=[0, 0, 1, 2],
+    source=[1, 1, 0, 0],
+    quality=[0, 1, 2, 0],
+    value=[312.5, None, 2**63 + 5, 0],
+    labels=[{}, {"gpu_instance": "3"}],
+    label=[0, 1, 0, 0],
+    left_out=2,
 )
 
 
@@ -104,6 +123,7 @@ def messages() -> dict[str, Any]:
             last_sequence=4,
         ),
         "block": block(b"frozen"),
+        "readings": records.Readings(t_ns=T_NS, codec=readings.CODEC, data=b"frozen"),
     }  # fmt: skip
 
 
@@ -112,6 +132,7 @@ def main() -> None:
     for name, message in messages().items():
         golden.setdefault(name, msgspec.msgpack.encode(message).hex())
     golden.setdefault("block_data", blocks.encode(METRICS, COLUMNS).hex())
+    golden.setdefault("readings_data", readings.pack(TABLE).hex())
     GOLDEN.parent.mkdir(parents=True, exist_ok=True)
     GOLDEN.write_text(json.dumps(golden, indent=1) + "\n")
 
