@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     once.add_argument("--interval-s", type=float, metavar="S", help="seconds between the two looks")
     once.add_argument("--stdout", action="store_true", help="print to stdout (the only place there is)")
-    once.add_argument("--sources", metavar="A,B", help="only these sources")
+    once.add_argument("--sources", metavar="A,B", help="only these sources and pollers")
     once.set_defaults(call=_once)
     return parser
 
@@ -98,13 +98,13 @@ def _doctor(_: argparse.Namespace) -> int:
 
 
 def _once(arguments: argparse.Namespace) -> int:
-    from collectors import once, sources
+    from collectors import once
 
     log_to_stderr()
-    chosen = arguments.sources.split(",") if arguments.sources else sources.names()
-    unknown = [name for name in chosen if name not in sources.REGISTRY]
+    chosen = arguments.sources.split(",") if arguments.sources else once.names()
+    unknown = [name for name in chosen if name not in once.names()]
     if unknown:
-        return _fail(USAGE, f"no source {unknown[0]!r}; there are {', '.join(sources.names())}")
+        return _fail(USAGE, f"no source {unknown[0]!r}; there are {', '.join(once.names())}")
     if len(arguments.root) > 2:
         return _fail(USAGE, "at most two --root: before and after")
     if len(arguments.root) == 2 and not (arguments.interval_s and arguments.interval_s > 0):

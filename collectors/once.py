@@ -12,12 +12,15 @@ import math
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
-from collectors import sources
+from collectors import pollers, sources
 from collectors.sources.base import Reading, Sample, Source, SourceEvent
 from collectors.sources.tree import Tree
+
+JOB: Final = "job"
 
 
 def run(roots: list[Path], interval_s: float | None, chosen: list[str], out: TextIO) -> int:
@@ -26,7 +29,7 @@ def run(roots: list[Path], interval_s: float | None, chosen: list[str], out: Tex
     waits = not roots and interval_s is not None
     if waits:
         trees = trees * 2
-    running = [sources.make(name) for name in chosen]
+    running = [make(name) for name in chosen]
     readings: list[tuple[Source, Reading]] = []
     at_s = 0.0
     for number, tree in enumerate(trees):
@@ -38,10 +41,19 @@ def run(roots: list[Path], interval_s: float | None, chosen: list[str], out: Tex
     host = trees[-1].host_name()
     for source, sample in best_samples(readings):
         _print(out, _sample_line(sample, source, host))
-    for _, reading in readings:
-        for event in reading.events:
-            _print(out, _event_line(event, host))
+    for event in best_events(reading for _, reading in readings):
+        _print(out, _event_line(event, host))
     return 0
+
+
+def names() -> list[str]:
+    """Everything that can be looked at by hand: the node's sources, then the pollers."""
+    return [*sources.names(), *pollers.names()]
+
+
+def make(name: str) -> Source:
+    """A new source or poller. Raises ``KeyError``."""
+    return sources.make(name) if name in sources.REGISTRY else pollers.make(name)
 
 
 def best_samples(readings: Iterable[tuple[Source, Reading]]) -> Iterator[tuple[str, Sample]]:
@@ -53,6 +65,30 @@ def best_samples(readings: Iterable[tuple[Source, Reading]]) -> Iterator[tuple[s
             if key not in best or (best[key][1].value is None and sample.value is not None):
                 best[key] = source.name, sample
     yield from best.values()
+
+
+def best_events(readings: Iterable[Reading]) -> list[SourceEvent]:
+    """All events; of two that tell one job, as the node and its scheduler do, that which knows more of it.
+
+    What only the other knows is filled in.
+    """
+    events: list[SourceEvent] = []
+    jobs: dict[str, int] = {}
+    for event in (event for reading in readings for event in reading.events):
+        if event.kind != JOB or event.entity not in jobs:
+            jobs |= {event.entity: len(events)} if event.kind == JOB else {}
+            events.append(event)
+            continue
+        place = jobs[event.entity]
+        lesser, richer = sorted((events[place], event), key=_told)
+        known = {key: value for key, value in richer.attributes.items() if value is not None}
+        events[place] = replace(richer, attributes={**richer.attributes, **lesser.attributes, **known})
+    return events
+
+
+def _told(event: SourceEvent) -> int:
+    """How much of a thing an event knows."""
+    return sum(value is not None for value in event.attributes.values())
 
 
 def _look(source: Source, tree: Tree, at_s: float) -> Reading:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from collectors import once, sources
-from collectors.sources.base import Reading, Sample
+from collectors import once, pollers, sources
+from collectors.sources.base import Reading, Sample, SourceEvent
 from collectors.sources.tree import Tree
 from tests.collectors.fakes import REPO
 from tests.collectors.sources.test_host import node
@@ -75,6 +75,29 @@ def test_a_broken_source_does_not_hide_the_others(
     assert "no driver" in capsys.readouterr().err
     assert [(line["value"], line["quality"]) for line in found[:2]] == [(None, "out_of_range")] * 2
     assert len(found) > 10
+
+
+def test_a_job_that_node_and_scheduler_tell_is_told_once_with_what_both_know() -> None:
+    def job(**known: Any) -> Reading:
+        return Reading((), [SourceEvent("job/7", "job", f"knows {len(known)}", attributes=known)])
+
+    node_says = job(nodes=None, state="RUNNING", restarts=2)
+    scheduler_says = job(nodes=4, state="COMPLETING", restarts=None, switch="leaf-1")
+    other = Reading((), [SourceEvent("job/7/rank/0", "rank_map", "rank 0")] * 2)
+    for readings in ([node_says, scheduler_says, other], [other, scheduler_says, node_says]):
+        told = {event.kind: event for event in once.best_events(readings)}
+        assert told["job"].message == "knows 4"
+        assert told["job"].attributes == {
+            "nodes": 4, "state": "COMPLETING", "restarts": 2, "switch": "leaf-1",
+        }  # fmt: skip
+        assert len(once.best_events(readings)) == 3
+
+
+def test_pollers_are_looked_at_by_name_like_sources(tmp_path: Path) -> None:
+    assert set(pollers.names()) < set(once.names())
+    (tmp_path / "commands").mkdir()
+    (tmp_path / "commands/squeue_--json.json").write_text("no JSON")
+    assert [line["kind"] for line in lines([tmp_path], None, ["slurm"])] == ["scheduler_error"]
 
 
 @pytest.mark.parametrize(
