@@ -24,10 +24,12 @@ HARDWARE: Final = (
     "rx_icrc_encapsulated", "rx_read_requests", "rx_write_requests",
 )  # fmt: skip
 STATISTICS: Final = (
-    "rx_packets", "tx_packets", "rx_bytes", "tx_bytes", "rx_out_of_buffer", "rx_crc_errors_phy", "rx_discards_phy",
+    "rx_packets", "tx_packets", "rx_bytes", "tx_bytes", "rx_out_of_buffer", "rx_crc_errors_phy",
+    "rx_discards_phy",
     "tx_discards_phy", "rx_pcs_symbol_err_phy", "rx_corrected_bits_phy", "rx_bits_phy", "rx_bytes_phy",
     "tx_bytes_phy", "link_down_events_phy", "rx_prio3_pause", "rx_prio3_pause_duration", "tx_prio3_pause",
-    "tx_prio3_pause_duration", "rx_prio3_buf_discard", "tx_pause_storm_error_events", "outbound_pci_stalled_wr",
+    "tx_prio3_pause_duration", "rx_prio3_buf_discard", "tx_pause_storm_error_events",
+    "outbound_pci_stalled_wr",
     "module_unplug", "rx_err_lane_0_phy", "rx_err_lane_1_phy", "rx_err_lane_2_phy", "rx_err_lane_3_phy",
 )  # fmt: skip
 """as mlx5 names them, one lossless priority"""

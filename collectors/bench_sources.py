@@ -1,7 +1,7 @@
 """What each source costs on a node of 8 GPUs and 8 RDMA ports: processor time a look and part of a core.
 
 A recorded node is replayed at speed, each source at its own period of a clock that is only counted. Files
-of a tree on disk cost about what those of sysfs cost; NVML's and the driver's own time is not in these figures.
+of a tree on disk cost about what those of sysfs cost; the driver's own time is not in these figures.
 """
 
 from __future__ import annotations

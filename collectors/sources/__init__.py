@@ -18,6 +18,7 @@ REGISTRY: Final[dict[str, str]] = {
     "expected": "collectors.sources.expected:ExpectedSource",
     "host": "collectors.sources.host:HostSource",
     "infiniband": "collectors.sources.infiniband:InfinibandSource",
+    "kernel_log": "collectors.sources.kernel_log:KernelLogSource",
     "mounts": "collectors.sources.mounts:MountsSource",
     "pcie": "collectors.sources.pcie:PcieSource",
 }

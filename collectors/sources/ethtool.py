@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import array
 import fcntl
+import functools
 import re
 import socket
 import struct
@@ -30,6 +31,7 @@ _OF_A_QUEUE: Final = re.compile(r"(rx|tx|ch|xsk|ptp)\w*?_?\d+_(?!.*phy)|\w*queue
 _OF_A_PRIORITY: Final = re.compile(r"[rt]x_prio\d")
 
 
+@functools.lru_cache(maxsize=8_192)
 def is_kept(name: str) -> bool:
     """Whether a statistic is of the device: queues have thousands, and lanes and priorities few."""
     if _OF_A_PRIORITY.match(name) or name.endswith("_phy") or "_lane_" in name:

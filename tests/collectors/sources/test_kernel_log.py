@@ -1,0 +1,346 @@
+"""The kernel's log: forms of Xids seen in the field, echoes and roots, losses, lines that are no fault."""
+
+# ruff: noqa: E501  (lines of logs stay as they are printed)
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collectors.sources import kmsg, xid_catalogue
+from collectors.sources.base import SourceEvent
+from collectors.sources.kernel_log import KernelLogSource
+from collectors.sources.kmsg import KmsgReader, Lost, Record, fresh
+from collectors.sources.tree import Tree
+from tests.collectors.sources.trees import given_lines, look, write
+
+A, B = "GPU-00000000-0000-0000-0000-00000000000a", "GPU-00000000-0000-0000-0000-00000000000b"
+BTIME = 1_700_000_000
+
+
+def node(root: Path, *lines: str, boot: str = "b1", first: int = 100) -> Path:
+    """A node of two GPUs whose log has ``lines``, a second apart."""
+    text = "".join(f"3,{first + n},{(n + 1) * 1_000_000},-;{line}\n" for n, line in enumerate(lines))
+    smi = f"index, uuid, pci.bus_id\n0, {A}, 00000000:0A:00.0\n1, {B}, 00000000:0B:00.0\n"
+    return write(
+        root,
+        {
+            "dev/kmsg": text.encode("utf-8", "surrogateescape"),
+            "proc/stat": f"cpu 1\nbtime {BTIME}\n",
+            "proc/sys/kernel/random/boot_id": boot + "\n",
+            "commands/nvidia-smi_query-gpu.csv": smi,
+        },
+    )
+
+
+def events(root: Path, *lines: str) -> list[SourceEvent]:
+    return look(KernelLogSource(), node(root, *lines))[1]
+
+
+def test_the_given_node() -> None:
+    missed = given_lines(KernelLogSource(), "gpu/GPU-e7a40086", "nic/rnic2")
+    assert [line for line in missed if '"event"' in line] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "entity", "told"),
+    [
+        ("NVRM: Xid (PCI:0000:0a:00): 119, pid=2024380, name=nvidia-smi, Timeout waiting for RPC", 119, f"gpu/{A}", {"pid": 2024380, "name": "nvidia-smi"}),
+        ("NVRM: Xid (PCI:0000:0a:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.", 79, f"gpu/{A}", {}),
+        ("NVRM: Xid (0000:0a:00): 14, Channel 00000001", 14, f"gpu/{A}", {}),
+        ("NVRM: Xid (PCI:0000:0a:00 GPU-I:05): 94, pid=7194, name=python, Ch 00000007", 94, f"gpu/{A}", {"pid": 7194, "name": "python", "gpu_instance": 5}),
+        ("NVRM: Xid (PCI:0000:0b:00): 31, pid=9, name=a, b: c, Ch 00000001, intr 00000000. MMU Fault", 31, f"gpu/{B}", {"pid": 9, "name": "a, b: c"}),
+        ("NVRM: Xid (PCI:0000:0c:00): 48, An uncorrectable double bit error", 48, "pci/0000:0c:00.0", {}),
+        ("NVRM: Xid (PCI:0000:0a:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x00000004 0x0)", 149, f"gpu/{A}", {"link": 8, "fatal": True}),
+        ("NVRM: Xid (PCI:0000:0a:00): 145, RLW_REMAP Nonfatal XC0 i0 Link -1 (0x4 0x0)", 145, f"gpu/{A}", {"fatal": False}),
+        ("NVRM: Xid (PCI:0000:0a:00): 74, pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 6(0x1)", 74, f"gpu/{A}", {"link": 6, "fatal": True}),
+    ],
+)  # fmt: skip
+def test_every_form_of_an_xid(
+    tmp_path: Path, line: str, code: int, entity: str, told: dict[str, object]
+) -> None:
+    (event,) = events(tmp_path, line)
+    bdf = {"gpu/" + A: "0000:0a:00.0", "gpu/" + B: "0000:0b:00.0"}.get(entity, entity.removeprefix("pci/"))
+    assert (event.kind, event.code, event.entity) == ("xid", code, entity)
+    assert event.attributes == told | {"bdf": bdf}
+    assert event.t_ns == BTIME * 10**9 + 10**9
+
+
+def test_the_driver_line_that_maps_an_address_wins(tmp_path: Path) -> None:
+    found = events(
+        tmp_path,
+        f"NVRM: GPU at PCI:0000:0c:00: {A}",
+        "NVRM: GPU Board Serial Number: 1654922006536",
+        "NVRM: Xid (PCI:0000:0c:00): 63, Row Remapper: New row marked for remapping",
+    )
+    assert [event.entity for event in found] == [f"gpu/{A}"]
+
+
+def test_the_history_that_follows_a_gsp_timeout_is_one_event(tmp_path: Path) -> None:
+    """A public log: an Xid 119 with dozens of lines of history behind it."""
+    history = [
+        "NVRM: GPU0 GSP RPC buffer contains function 76",
+        "NVRM: GPU0 RPC history (CPU -> GSP):",
+        "NVRM:  entry function data0",
+    ]
+    found = events(
+        tmp_path, "NVRM: Xid (PCI:0000:0a:00): 119, pid=1, name=x, Timeout after 6s of waiting", *history * 20
+    )
+    assert [event.code for event in found] == [119]
+
+
+def test_a_cleanup_names_the_xid_it_follows(tmp_path: Path) -> None:
+    found = events(
+        tmp_path,
+        "NVRM: Xid (PCI:0000:0b:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x1)",
+        "NVRM: Xid (PCI:0000:0a:00): 145, RLW_REMAP Nonfatal XC0 i0 Link 02 (0x1)",
+        "NVRM: Xid (PCI:0000:0a:00): 45, pid=5, name=python, Ch 00000010, caused by previous Xid 149",
+    )
+    roots = [
+        (event.code, event.attributes.get("root_code"), event.attributes.get("root_entity"))
+        for event in found
+    ]
+    assert roots == [(149, None, None), (145, 149, f"gpu/{B}"), (45, 149, f"gpu/{B}")]
+
+
+def test_a_cleanup_that_names_nothing_follows_the_fault_of_its_gpu(tmp_path: Path) -> None:
+    found = events(
+        tmp_path,
+        "NVRM: Xid (PCI:0000:0b:00): 95, pid=5, name=python, Uncontained",
+        "NVRM: Xid (PCI:0000:0b:00): 45, pid=5, name=python, Ch 00000010",
+        "NVRM: Xid (PCI:0000:0a:00): 45, pid=6, name=python, Ch 00000010",
+    )
+    assert [event.attributes.get("root_code") for event in found] == [None, 95, None]
+
+
+def test_the_drivers_own_recovery_action_wins(tmp_path: Path) -> None:
+    found = events(
+        tmp_path,
+        "NVRM: Xid (PCI:0000:0a:00): 94, pid=5, name=python, Contained: SM (0x1)",
+        "NVRM: Xid (PCI:0000:0a:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
+    )
+    assert [event.severity for event in found] == ["critical", "critical"]
+    assert [event.attributes["recovery_action"] for event in found] == ["NODE_REBOOT", "NODE_REBOOT"]
+    assert found[1].attributes["root_code"] == 94
+    back = "NVRM: Xid (PCI:0000:0a:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
+    (event,) = events(tmp_path, back)
+    assert (event.severity, event.attributes["recovery_action"]) == ("info", "NONE")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["NVRM: GPU 0000:0a:00.0: GPU has fallen off the bus."],
+        ["NVRM: GPU at PCI:0000:0a:00 has fallen off the bus and is not responding"],
+        ["NVRM: The NVIDIA GPU 0000:0a:00.0", "NVRM: (PCI ID: 10de:2330) installed in this system has", "NVRM: fallen off the bus and is not responding to commands."],
+    ],
+)  # fmt: skip
+def test_a_gpu_lost_without_an_xid(tmp_path: Path, lines: list[str]) -> None:
+    """Public logs: one line or three, and no Xid."""
+    (event,) = events(tmp_path, *lines)
+    assert (event.kind, event.entity, event.severity) == ("gpu_lost", f"gpu/{A}", "critical")
+
+
+def test_a_loss_that_an_xid_tells_is_not_told_again(tmp_path: Path) -> None:
+    found = events(
+        tmp_path,
+        "NVRM: Xid (PCI:0000:0a:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+        "NVRM: GPU 0000:0a:00.0: GPU has fallen off the bus.",
+    )
+    assert [event.kind for event in found] == ["xid"]
+
+
+@pytest.mark.parametrize(
+    ("word", "severity", "fatal"), [("Non-fatal", "warning", False), ("Fatal", "critical", True)]
+)
+def test_a_switch_fault_says_in_words_whether_it_is_fatal(
+    tmp_path: Path, word: str, severity: str, fatal: bool
+) -> None:
+    (event,) = events(
+        tmp_path,
+        f"nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, {word}, Link 32 egress non-posted PRIV error (First)",
+    )
+    assert (event.kind, event.code, event.entity, event.severity) == (
+        "sxid",
+        12028,
+        "pci/0000:05:00.0",
+        severity,
+    )
+    assert event.attributes == {"bdf": "0000:05:00.0", "link": 32, "fatal": fatal}
+
+
+@pytest.mark.parametrize(
+    ("line", "entity", "kind", "told"),
+    [
+        ("INFO: task kworker/u64:3:412 blocked for more than 122 seconds.", "host", "hung_task", {"comm": "kworker/u64:3", "pid": 412, "seconds": 122}),
+        ("watchdog: BUG: soft lockup - CPU#12 stuck for 26s! [python:4242]", "host", "lockup", {"cpu": 12, "seconds": 26, "comm": "python", "pid": 4242}),
+        ("rcu: INFO: rcu_sched self-detected stall on CPU", "host", "rcu_stall", {}),
+        ("EDAC MC0: 1 CE memory read error on CPU_SrcID#0", "host", "ecc", {"fatal": False}),
+        ("EDAC MC1: 2 UE memory read error", "host", "ecc", {"fatal": True}),
+        ("mce: [Hardware Error]: Machine check events logged", "host", "mce", {}),
+        ("nvme nvme2: I/O 512 QID 4 timeout, aborting", "disk/nvme2", "nvme_error", {}),
+        ("blk_update_request: I/O error, dev nvme2n1, sector 0 op 0x0", "disk/nvme2n1", "nvme_error", {}),
+        ("critical medium error, dev sda, sector 5", "disk/sda", "disk_error", {}),
+        ("EXT4-fs error (device nvme2n1p1): ext4_find_entry", "disk/nvme2n1", "fs_error", {}),
+        ("pcieport 0000:0a:00.0: AER: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer", f"gpu/{A}", "pcie_error", {"bdf": "0000:0a:00.0", "fatal": True}),
+        ("mlx5_core 0000:12:00.0: Port module event[error]: module 0, Cable error, High Temperature", "pci/0000:12:00.0", "nic_error", {"bdf": "0000:12:00.0"}),
+        ("mlx5_core 0000:12:00.0: poll_health:955: device's health compromised - reached miss count", "pci/0000:12:00.0", "nic_error", {"bdf": "0000:12:00.0"}),
+        ("python[77]: segfault at 0 ip 00007f sp 00007f error 4 in libnccl.so.2.21.5[7f00+1000]", "host", "segfault", {"name": "python", "pid": 77}),
+    ],
+)  # fmt: skip
+def test_faults_of_the_host(
+    tmp_path: Path, line: str, entity: str, kind: str, told: dict[str, object]
+) -> None:
+    (event,) = events(tmp_path, line)
+    assert (event.entity, event.kind, event.attributes) == (entity, kind, told)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mlx5_core 0000:12:00.0 eth0: Link up",
+        "nfs: server nas-a OK",
+        "NVRM: loading NVIDIA UNIX Open Kernel Module",
+        "systemd[1]: Started Xid watcher (PCI:0000:0a:00): 94",
+        "INFO: lockdep is turned off.",
+        "EXT4-fs (nvme2n1p1): mounted filesystem",
+        "oom_reaper: reaped process 55 (python)",
+        "Xid (PCI:0000:0a:00): 94, said by nobody",
+    ],
+)
+def test_lines_that_are_no_fault(tmp_path: Path, line: str) -> None:
+    assert events(tmp_path, line) == []
+
+
+def test_what_a_process_wrote_is_not_believed_and_no_gap(tmp_path: Path) -> None:
+    node(tmp_path)
+    line = "NVRM: Xid (PCI:0000:0a:00): 79, GPU has fallen off the bus."
+    write(tmp_path, {"dev/kmsg": f"3,1,1,-;hello\n12,2,2,-;{line}\n3,3,3,-;world\n"})
+    assert look(KernelLogSource(), tmp_path)[1] == []
+
+
+def test_a_kill_for_memory_told_in_two_lines_is_one_event_with_its_job(tmp_path: Path) -> None:
+    line = "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),oom_memcg=/x,task_memcg=/system.slice/slurmstepd.scope/job_55012/step_0,task=python,pid=43105,uid=0"
+    found = events(
+        tmp_path,
+        "python invoked oom-killer: gfp_mask=0xcc0",
+        line,
+        "Memory cgroup out of memory: Killed process 43105 (python) total-vm:1kB",
+    )
+    assert [(event.kind, event.attributes) for event in found] == [
+        ("oom_kill", {"pid": 43105, "name": "python", "job_id": 55012})
+    ]
+    (event,) = events(tmp_path, "Out of memory: Killed process 9 (a b) total-vm:1kB")
+    assert event.attributes == {"pid": 9, "name": "a b"}
+
+
+def test_a_server_that_does_not_answer_stalls_its_mount(tmp_path: Path) -> None:
+    write(tmp_path, {"proc/self/mountinfo": "67 21 0:63 / /mnt/shared rw shared:6 - nfs4 nas-a:/export rw\n"})
+    (event,) = events(tmp_path, "nfs: server nas-a not responding, still trying")
+    assert (event.kind, event.entity, event.attributes) == (
+        "mount_stall",
+        "mount//mnt/shared",
+        {"server": "nas-a"},
+    )
+
+
+def test_only_what_is_new_is_told_and_a_new_boot_begins_again(tmp_path: Path) -> None:
+    source, line = KernelLogSource(), "NVRM: Xid (PCI:0000:0a:00): 13, Graphics SM Warp Exception"
+    assert len(look(source, node(tmp_path, line))[1]) == 1
+    assert len(look(source, node(tmp_path, line, line))[1]) == 1
+    assert look(source, node(tmp_path, line, line))[1] == []
+    assert len(look(source, node(tmp_path, line, boot="b2"))[1]) == 1
+
+
+def test_what_is_missing_between_two_looks_is_counted(tmp_path: Path) -> None:
+    source = KernelLogSource()
+    look(source, node(tmp_path, "a", "b"))
+    (event,) = look(source, node(tmp_path, "c", first=110))[1]
+    assert (event.kind, event.attributes) == ("kmsg_gap", {"lost": 8})
+
+
+def test_a_source_that_starts_again_goes_on_where_it_was(tmp_path: Path) -> None:
+    line = "NVRM: Xid (PCI:0000:0a:00): 13, Graphics SM Warp Exception"
+    state = tmp_path / "state"
+    state.mkdir()
+    root = node(tmp_path / "node", line)
+    for told in (1, 0):
+        source = KernelLogSource()
+        source.keep_in(state)
+        assert len(look(source, root)[1]) == told
+    (state / "kernel_log.json").write_text("damaged")
+    source = KernelLogSource()
+    source.keep_in(state)
+    assert len(look(source, root)[1]) == 1
+
+
+def test_bytes_that_are_no_text_and_escapes(tmp_path: Path) -> None:
+    node(tmp_path)
+    line = rb"INFO: task caf\xc3\xa9:7 blocked for more than 9 seconds"
+    write(tmp_path, {"dev/kmsg": b"3,1,1,-;" + line + b"\n3,2,2,-;\xff\xfe Link down\n"})
+    (event,) = look(KernelLogSource(), tmp_path)[1]
+    assert event.attributes["comm"] == "café"
+
+
+def test_the_journal_is_read_where_the_log_may_not_be(tmp_path: Path) -> None:
+    node(tmp_path)
+    (tmp_path / "dev/kmsg").unlink()
+    line = "NVRM: Xid (PCI:0000:0a:00): 13, Graphics"
+    told = {"_TRANSPORT": "kernel", "_SOURCE_MONOTONIC_TIMESTAMP": "5000000"}
+    rows = [
+        told | {"MESSAGE": list(line.encode() + b"\xff")},
+        told | {"MESSAGE": 3},
+        {"MESSAGE": line, "SYSLOG_FACILITY": "3"},
+    ]
+    write(tmp_path, {"commands/journalctl_-k_-o_json.json": "\n".join(map(json.dumps, rows)) + "\ngarbage\n"})
+    source = KernelLogSource()
+    (event,) = look(source, tmp_path)[1]
+    assert (event.code, event.t_ns) == (13, BTIME * 10**9 + 5 * 10**9)
+    assert look(source, tmp_path)[1] == []
+
+
+def test_a_live_log_is_read_record_by_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One record a read; EPIPE where some were overwritten; EAGAIN at the end."""
+    answers: list[bytes | int] = [b"3,7,1,-;a\n KEY=1\n", errno.EPIPE, b"3,9,2,-;b\n", errno.EAGAIN]
+
+    def read(_: int, __: int) -> bytes:
+        answer = answers.pop(0)
+        if isinstance(answer, int):
+            raise OSError(answer, os.strerror(answer))
+        return answer
+
+    reader = KmsgReader("/dev/null")
+    monkeypatch.setattr(kmsg.os, "read", read)
+    found = reader.read()
+    monkeypatch.undo()
+    reader.close()
+    assert [record.text for record in found] == ["a", "b"]
+    assert list(fresh(found, None)) == [found[0], Lost(1, 2), found[1]]
+
+
+def test_the_catalogue_is_whole() -> None:
+    rows = xid_catalogue.xids()
+    assert {13, 31, 43, 45, 48, 63, 64, 74, 79, 94, 95, 119, 120, 144, 149, 154} <= set(rows)
+    assert all(
+        row.severity in ("info", "warning", "critical") and row.text and row.action for row in rows.values()
+    )
+    assert xid_catalogue.meaning(9_999).severity == "warning"
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_are_read(data: bytes) -> None:
+    for record in kmsg.parse(data):
+        assert isinstance(record, Record)
+    kmsg.parse_journal(data)
+
+
+def test_a_flood_is_bounded(tmp_path: Path) -> None:
+    found = events(tmp_path, *["NVRM: Xid (PCI:0000:0a:00): 45, Ch 0"] * 3_000)
+    assert found[-1].kind == "kmsg_flood" and len(found) == 2_001
+    assert Tree(tmp_path).exists("dev/kmsg")
