@@ -6,6 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
+from clusterwatch.fleet.links import NOT_HEARD, NodeLink
 from clusterwatch.fleet.models import Cluster, Node
 from clusterwatch.incidents.models import Evidence, Incident, IncidentChange, Note
 from clusterwatch.jobs.models import Job
@@ -51,11 +52,15 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
         read_only_fields = fields
 
     def get_state(self, node: Node) -> str:
-        return str(self.context["links"].get(node.pk, ("unknown", None))[0])
+        return self._link(node).state
 
     def get_seen_at(self, node: Node) -> str | None:
-        seen: str | None = self.context["links"].get(node.pk, ("unknown", None))[1]
-        return seen
+        seen_at = self._link(node).seen_at
+        return seen_at.isoformat() if seen_at is not None else None
+
+    def _link(self, node: Node) -> NodeLink:
+        link: NodeLink = self.context["links"].get(node.pk, NOT_HEARD)
+        return link
 
 
 class JobSerializer(serializers.ModelSerializer[Job]):

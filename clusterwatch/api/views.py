@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
-import redis
 from django.db.models import QuerySet
 from django.shortcuts import get_object_or_404
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
@@ -19,6 +17,7 @@ from rest_framework.views import APIView
 import clusterwatch
 from clusterwatch.api import filters, health, scopes, serializers
 from clusterwatch.api.paging import ByName, ByRank
+from clusterwatch.fleet.links import read_links
 from clusterwatch.fleet.models import Cluster, Node
 from clusterwatch.incidents import acts
 from clusterwatch.incidents import queries as incident_queries
@@ -26,8 +25,6 @@ from clusterwatch.incidents.models import Incident
 from clusterwatch.jobs import progress
 from clusterwatch.jobs.models import Group, Job, Rank
 from clusterwatch.jobs.queries import current_ranks, groups_of
-from clusterwatch.store import hot
-from collectors.wire.limits import SILENT_AFTER_S
 
 _INCIDENT_STATES = Incident.State.values
 _JOB_STATES = Job.State.values
@@ -56,29 +53,7 @@ class NodeList(generics.ListAPIView[Node]):
         return nodes.filter(**scopes.of_token(self.request))
 
     def get_serializer_context(self) -> dict[str, Any]:
-        return {**super().get_serializer_context(), "links": _links()}
-
-
-def _links() -> dict[int, tuple[str, str | None]]:
-    """State word and time of the last frame per node."""
-    try:
-        nodes = hot.read_nodes()
-    except redis.RedisError:
-        return {}
-    now_ns = datetime.now(UTC).timestamp() * 1e9
-    found: dict[int, tuple[str, str | None]] = {}
-    for pk, link, seen_ns, word_ns in zip(
-        nodes.node_id.tolist(),
-        nodes.link.tolist(),
-        nodes.seen_ns.tolist(),
-        nodes.word_ns.tolist(),
-        strict=True,
-    ):
-        heard = "silent" if now_ns - seen_ns > SILENT_AFTER_S * 1e9 else "ok"
-        word = {hot.CLOSED: "closed", hot.CLOSED_CLEAN: "stopped"}.get(link, heard)
-        word = "gateway_silent" if now_ns - word_ns > SILENT_AFTER_S * 1e9 else word
-        found[pk] = (word, datetime.fromtimestamp(seen_ns / 1e9, UTC).isoformat())
-    return found
+        return {**super().get_serializer_context(), "links": read_links()}
 
 
 class _JobContext(generics.GenericAPIView[Job]):

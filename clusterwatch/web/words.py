@@ -75,6 +75,17 @@ class Badge:
     word: str
 
 
+LINK_BADGES = {
+    "ok": Badge("ok", "Reports"),
+    "silent": Badge("unknown", "Silent"),
+    "closed": Badge("failed", "Agent died"),
+    "stopped": Badge("idle", "Stopped"),
+    "gateway_silent": Badge("unknown", "Gateway silent"),
+    "unknown": Badge("unknown", "Not heard"),
+}
+"""How a node is heard, by the words of ``fleet.links``."""
+
+
 def verdict_badge(fault_class: str, verdict: str, severity: str) -> Badge:
     """``Hang: missing rank`` in the severity's state."""
     word = VERDICT_WORDS.get(verdict, verdict.replace("_", " "))
