@@ -33,7 +33,7 @@ from collectors.rank_memory import RankMemory
 from collectors.ranks import RankTable
 from collectors.readings import Newest
 from collectors.sender import Sender
-from collectors.sources.base import HOST, Attribute, Reading, SourceEvent
+from collectors.sources.base import HOST, Attribute, Reading, Resuming, SourceEvent
 from collectors.sources.news import News
 from collectors.sources.tree import Tree
 from collectors.spool import Spool
@@ -104,6 +104,9 @@ class Agent:
         await self._hooks.start()
         publish_hook_socket(self._config.state_dir.parent, self._config.hook_socket)
         chosen = [sources.make(name) for name in sources.names() if name not in self._config.sources_off]
+        for source in chosen:
+            if isinstance(source, Resuming):
+                source.keep_in(self._config.state_dir)
         self._specs = {spec.name: spec for source in chosen for spec in source.metrics}
         self._supervisor = Supervisor(chosen, self._tree, self._clock, self._source_changed)
         self._newest = Newest(self._config.node, self._clock, chosen)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from pathlib import Path
+from typing import Final, Protocol, runtime_checkable
 
 from collectors.minute import MetricSpec
 from collectors.sources.tree import Tree
@@ -79,6 +80,15 @@ class Source(Protocol):
 
     def read(self, tree: Tree, at_s: float) -> Reading:
         """One look at ``at_s`` of a monotonic clock. May raise: that is a ``source_failed`` event."""
+        ...
+
+
+@runtime_checkable
+class Resuming(Protocol):
+    """A source that goes on where it was when the agent starts again."""
+
+    def keep_in(self, folder: Path) -> None:
+        """``folder`` is the agent's own and exists."""
         ...
 
 

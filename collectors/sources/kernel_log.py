@@ -12,14 +12,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from collectors.minute import MetricSpec
 from collectors.sources import kernel_lines, xid_lines
-from collectors.sources.base import HOST, Reading, SourceEvent
+from collectors.sources.base import HOST, OK, Reading, Sample, SourceEvent
+from collectors.sources.infiniband import reason
 from collectors.sources.kernel_lines import Place
 from collectors.sources.kmsg import KmsgReader, Lost, Record, fresh, parse, parse_journal
+from collectors.sources.tools import output
 from collectors.sources.tree import Tree
 
 KMSG: Final = "dev/kmsg"
-JOURNAL: Final = "commands/journalctl_-k_-o_json.json"
+JOURNAL: Final = "journalctl_-k_-o_json.json"
+JOURNAL_EVERY_LOOKS: Final = 30
+JOURNAL_RECORDS: Final = 2_000
+JOURNAL_TIMEOUT_S: Final = 4.0
 EVENTS_MAX: Final = 2_000
 """Events of one look; a log that floods is told as such beyond."""
 
@@ -30,7 +36,7 @@ class KernelLogSource:
     name = "kernel_log"
     period_s = 1.0
     deadline_s = 5.0
-    metrics = ()
+    metrics = (MetricSpec("kernel_log_readable_count", "count", 1.0),)
 
     def __init__(self) -> None:
         self._reader: KmsgReader | None = None
@@ -38,6 +44,8 @@ class KernelLogSource:
         self._last: Record | None = None
         self._xids = xid_lines.Memory()
         self._kept_in: Path | None = None
+        self._looks_without = 0
+        """looks since the log itself could not be read"""
 
     def keep_in(self, folder: Path) -> None:
         """Goes on where an agent before stopped, by what it wrote into ``folder``."""
@@ -50,31 +58,44 @@ class KernelLogSource:
             self._boot_id = self._last = None
 
     def read(self, tree: Tree, at_s: float) -> Reading:
-        records = self._records(tree)
+        records, quality = self._records(tree)
+        readable = Sample(HOST, "kernel_log_readable_count", 1 if quality == OK else None, quality)
         boot_id = _boot_id(tree)
         if boot_id != self._boot_id:
             self._last, self._boot_id = None, boot_id
             self._xids = xid_lines.Memory()
         if not records:
-            return Reading()
+            return Reading([readable])
         place = Place(tree, _boot_ns(tree))
         events = self._events(records, place)
         self._last = records[-1]
         self._keep()
-        return Reading((), events)
+        return Reading([readable], events)
 
-    def _records(self, tree: Tree) -> list[Record]:
-        """All that the log holds; of the live one only what was not read before."""
+    def _records(self, tree: Tree) -> tuple[list[Record], str]:
+        """All that the log holds (of the live one only what was not read before), and whether it can be read.
+
+        Without the right to read it, an empty answer would look like a host without faults.
+        """
         try:
             if tree.is_live:
                 self._reader = self._reader or KmsgReader(f"/{KMSG}")
-                return self._reader.read()
-            return parse(tree.read_bytes(KMSG))
-        except OSError:
+                return self._reader.read(), OK
+            return parse(tree.read_bytes(KMSG)), OK
+        except OSError as error:
             try:
-                return parse_journal(tree.read_bytes(JOURNAL))
+                return parse_journal(self._journal(tree)), OK
             except OSError:
-                return []
+                return [], reason(error)
+
+    def _journal(self, tree: Tree) -> bytes:
+        """The journal's copy; asked of a live machine rarely, since that starts a process."""
+        if tree.is_live and self._looks_without % JOURNAL_EVERY_LOOKS:
+            self._looks_without += 1
+            return b""
+        self._looks_without += 1
+        argv = ["journalctl", "-k", "-o", "json", "-n", str(JOURNAL_RECORDS), "--no-pager"]
+        return output(tree, JOURNAL, argv, JOURNAL_TIMEOUT_S)
 
     def _events(self, records: list[Record], place: Place) -> list[SourceEvent]:
         seen = [record for record in records if record.from_kernel]

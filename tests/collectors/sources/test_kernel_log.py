@@ -344,3 +344,11 @@ def test_a_flood_is_bounded(tmp_path: Path) -> None:
     found = events(tmp_path, *["NVRM: Xid (PCI:0000:0a:00): 45, Ch 0"] * 3_000)
     assert found[-1].kind == "kmsg_flood" and len(found) == 2_001
     assert Tree(tmp_path).exists("dev/kmsg")
+
+
+def test_a_log_that_may_not_be_read_is_not_a_host_without_faults(tmp_path: Path) -> None:
+    node(tmp_path)
+    write(tmp_path, {"read_errors.json": '{"dev/kmsg": "EPERM"}'})
+    assert look(KernelLogSource(), tmp_path)[0] == {("host", "kernel_log_readable_count"): (None, "eperm")}
+    (tmp_path / "read_errors.json").unlink()
+    assert look(KernelLogSource(), tmp_path)[0]["host", "kernel_log_readable_count"] == (1, "ok")
