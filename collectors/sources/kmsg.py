@@ -12,8 +12,8 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 RECORD_MAX_BYTES: Final = 8_192
 """The kernel's own limit of one record with its dictionary."""
@@ -52,11 +52,21 @@ class Lost:
 
 
 def parse(data: bytes) -> list[Record]:
-    """Records of a recorded file. Damaged lines are left out."""
+    """Records of a recorded file. Damaged lines are left out.
+
+    The driver prints some messages as several lines in one record; a file that was written by hand may have
+    them as lines without a head.
+    """
     found: list[Record] = []
     for line in data.split(b"\n"):
-        if len(found) < RECORDS_MAX and not line.startswith(b" ") and (record := _record(line)):
+        if line.startswith(b" "):
+            continue
+        if record := _record(line):
+            if len(found) >= RECORDS_MAX:
+                break
             found.append(record)
+        elif found and line.startswith(b"NVRM: "):
+            found[-1] = replace(found[-1], text=f"{found[-1].text} {_text(line)}"[:TEXT_MAX_CHARS])
     return found
 
 
@@ -69,17 +79,28 @@ def parse_journal(data: bytes) -> list[Record]:
             message = told["MESSAGE"]
             text = bytes(message).decode("utf-8", "replace") if isinstance(message, list) else str(message)
             if str(told.get("SYSLOG_FACILITY", "0")) == "0" and told.get("_TRANSPORT", "kernel") == "kernel":
-                found.append(Record(None, int(told["_SOURCE_MONOTONIC_TIMESTAMP"]), _clean(text)))
+                found.append(Record(None, _journal_usec(told), _clean(text)))
     return found
+
+
+def _journal_usec(told: dict[str, Any]) -> int:
+    """The kernel's own time of a message, else when the journal took it in. Raises ``KeyError``."""
+    names = ("_SOURCE_MONOTONIC_TIMESTAMP", "__MONOTONIC_TIMESTAMP")
+    return int(told[names[0]] if names[0] in told else told[names[1]])
 
 
 def _record(line: bytes) -> Record | None:
     match = _HEAD.match(line[:RECORD_MAX_BYTES])
     if match is None:
         return None
-    text = _ESCAPE.sub(lambda one: bytes([int(one[1], 16)]), line[match.end() : RECORD_MAX_BYTES])
     from_kernel = int(match[1]) >> 3 == _KERNEL
-    return Record(int(match[2]), int(match[3]), _clean(text.decode("utf-8", "replace")), from_kernel)
+    return Record(int(match[2]), int(match[3]), _text(line[match.end() : RECORD_MAX_BYTES]), from_kernel)
+
+
+def _text(escaped: bytes) -> str:
+    """What was printed, line breaks as spaces."""
+    plain = _ESCAPE.sub(lambda one: bytes([int(one[1], 16)]), escaped)
+    return _clean(plain.decode("utf-8", "replace").strip("\r\n").replace("\n", " "))
 
 
 def _clean(text: str) -> str:
@@ -130,15 +151,15 @@ def fresh(records: Iterable[Record], after: Record | None) -> Iterator[Record | 
 
     What is missing before the first of all is no loss: the kernel keeps only so much.
     """
-    last = after
+    last = None if after is None else after.sequence
     for record in records:
-        if record.sequence is None or (last is not None and last.sequence is None):
-            if last is not None and record.usec <= last.usec:
+        if record.sequence is None or (after is not None and after.sequence is None):
+            if after is not None and record.usec <= after.usec:
                 continue
-        elif last is not None and last.sequence is not None:
-            if record.sequence <= last.sequence:
-                continue
-            if record.sequence > last.sequence + 1:
-                yield Lost(record.sequence - last.sequence - 1, record.usec)
+        elif last is not None and record.sequence <= last:
+            continue
+        if record.sequence is not None:
+            if last is not None and record.sequence > last + 1:
+                yield Lost(record.sequence - last - 1, record.usec)
+            last = record.sequence
         yield record
-        last = record
