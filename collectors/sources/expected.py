@@ -1,7 +1,7 @@
-"""What the node should have against what is there: RDMA ports that are missing or run below their rate.
+"""What the node should have against what is there: lost GPUs, RDMA ports that are missing or too slow.
 
-In: etc/clusterwatch/agent.toml, sys/class/infiniband. Out: events ``port_missing`` and ``rate_degraded``.
-Missing GPUs are told by the sources of GPUs, missing mounts by that of mounts.
+In: etc/clusterwatch/agent.toml, sys/class/infiniband, what lists GPUs. Out: standing events ``gpu_lost``,
+``port_missing`` and ``rate_degraded``. Missing mounts are told by their own source.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from collectors.sources.base import Attribute, Reading, SourceEvent
+from collectors.sources.gpu_identity import lost_uuids
 from collectors.sources.infiniband import ROOT, expected_ports, rate_of
 from collectors.sources.tree import Tree
 
@@ -25,11 +26,16 @@ class ExpectedSource:
     metrics = ()
 
     def read(self, tree: Tree, at_s: float) -> Reading:
-        events: list[SourceEvent] = []
+        events = [_lost(uuid) for uuid in sorted(lost_uuids(tree))]
         for (device, number), wanted_gbps in expected_ports(tree).items():
             entity = f"port/{device}/{number}"
             events += _faults(tree, entity, device, number, wanted_gbps)
         return Reading((), events)
+
+
+def _lost(uuid: str) -> SourceEvent:
+    text = f"GPU {uuid} is missing: the inventory has it, the driver does not list it"
+    return SourceEvent(f"gpu/{uuid}", "gpu_lost", text, "critical", standing=True)
 
 
 def _faults(

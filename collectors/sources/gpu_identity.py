@@ -70,6 +70,16 @@ def expected_uuids(tree: Tree) -> tuple[str, ...]:
     return tuple(uuid for uuid in uuids[:GPUS_MAX] if isinstance(uuid, str) and UUID.fullmatch(uuid))
 
 
+def lost_uuids(tree: Tree) -> frozenset[str]:
+    """GPUs of the inventory that the driver no longer lists; by the exporter where the driver says nothing.
+
+    Empty where no tool lists any GPU: then it is the tool that is gone.
+    """
+    by_driver = {place.uuid for place in (*_of_smi(tree), *_of_processes(tree))}
+    present = by_driver or {place.uuid for place in _of_dcgm(tree)}
+    return frozenset(expected_uuids(tree)) - present if present else frozenset()
+
+
 def inventory(tree: Tree) -> dict[str, Any]:
     """What the node is expected to have; empty where the file is not there or cannot be read."""
     try:

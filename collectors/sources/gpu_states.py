@@ -1,0 +1,75 @@
+"""What GPU values say is wrong: throttling, memory rows, dead samplers, whatever tool gave the values.
+
+In: values per GPU of one look. Out: standing events, and samples whose value cannot be true set to unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from collectors.sources.base import Attribute, Sample, SourceEvent
+from collectors.sources.gpu_metrics import reasons
+from collectors.wire.records import Severity
+
+POWER_BRAKE: Final = 0x80
+AT_ONCE_MASK: Final = 0x40 | POWER_BRAKE
+"""Hardware thermal slowdown and power brake: told as soon as they are seen."""
+SUSTAINED_MASK: Final = 0x8 | 0x20
+SUSTAINED_S: Final = 30.0
+SAMPLED: Final = ("gr_engine_active_ratio", "sm_active_ratio", "tensor_active_ratio", "dram_active_ratio")
+DEAD_SAMPLER: Final = "dead_sampler"
+BUSY_UTIL_RATIO: Final = 0.5
+BUSY_POWER_W: Final = 150.0
+
+Values = Mapping[str, float | None]
+
+
+@dataclass(slots=True)
+class Throttle:
+    """What is remembered of a GPU's throttling."""
+
+    since_s: float | None = None
+
+    def events(self, entity: str, mask: float | None, at_s: float) -> Iterator[SourceEvent]:
+        """``throttle`` while it stands: at once for hardware causes, after a while for the others."""
+        if mask is None:
+            return
+        bits = int(mask)
+        if not bits & SUSTAINED_MASK:
+            self.since_s = None
+        elif self.since_s is None:
+            self.since_s = at_s
+        sustained = self.since_s is not None and at_s - self.since_s >= SUSTAINED_S
+        told = bits & (AT_ONCE_MASK | (SUSTAINED_MASK if sustained else 0))
+        if told:
+            names = reasons(told)
+            text = f"clocks are held down: {', '.join(names)}"
+            severity: Severity = "critical" if told & POWER_BRAKE else "warning"
+            attributes: dict[str, Attribute] = {"reasons": names, "mask": told}
+            yield SourceEvent(entity, "throttle", text, severity, attributes=attributes, standing=True)
+
+
+def memory_events(entity: str, values: Values) -> Iterator[SourceEvent]:
+    """``ecc`` while rows wait for a reset or could not be remapped."""
+    if values.get("row_remap_failure_count"):
+        text = "a memory row could not be remapped: the GPU is to be replaced"
+        yield SourceEvent(entity, "ecc", text, "critical", attributes={"fatal": True}, standing=True)
+    elif values.get("row_remap_pending_count"):
+        text = "a memory row waits to be remapped: reset the GPU when the job ends"
+        yield SourceEvent(entity, "ecc", text, "warning", attributes={"fatal": False}, standing=True)
+
+
+def without_dead_sampler(samples: list[Sample], values: Values) -> list[Sample]:
+    """Samples of one GPU; profiling values of 0 on a GPU that plainly works are a sampler that died."""
+    util, power = values.get("util_ratio"), values.get("power_w")
+    busy = util is not None and util >= BUSY_UTIL_RATIO and (power is None or power >= BUSY_POWER_W)
+    if not busy or values.get("gr_engine_active_ratio") != 0:
+        return samples
+    return [
+        replace(sample, value=None, quality=DEAD_SAMPLER)
+        if sample.metric in SAMPLED and sample.value == 0
+        else sample
+        for sample in samples
+    ]

@@ -1,0 +1,126 @@
+"""The driver's own table: every cell for itself, and a driver that gives no answer."""
+
+# ruff: noqa: E501  (output of tools stays as it is printed)
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collectors.sources import gpu_nvml
+from collectors.sources.gpu_nvml import GpuNvmlSource, cell_value, parse
+from collectors.sources.nvlink import NvlinkSource
+from tests.collectors.sources.trees import Found, given_lines, look, write
+
+A = "GPU-00000000-0000-0000-0000-00000000000a"
+CSV = "commands/nvidia-smi_query-gpu.csv"
+
+
+def table(
+    root: Path, *rows: str, head: str = "index, uuid, pci.bus_id, power.draw [W], temperature.gpu"
+) -> Found:
+    return look(GpuNvmlSource(), write(root, {CSV: "\n".join([head, *rows]) + "\n"}))[0]
+
+
+@pytest.mark.parametrize(
+    ("cell", "wanted"),
+    [
+        ("535.00 W", (535.0, "ok")),
+        ("55", (55, "ok")),
+        ("0x0000000000000004", (4, "ok")),
+        ("Yes", (1, "ok")),
+        ("No", (0, "ok")),
+        ("[N/A]", (None, "not_available")),
+        ("N/A", (None, "not_available")),
+        ("[Not Supported]", (None, "not_supported")),
+        ("[Unknown Error]", (None, "unknown_error")),
+        ("[GPU is lost]", (None, "lost")),
+        ("ERR!", (None, "unknown_error")),
+        ("", (None, "empty")),
+        ("many", (None, "unreadable")),
+    ],
+)
+def test_cells(cell: str, wanted: tuple[float | None, str]) -> None:
+    assert cell_value(cell) == wanted
+
+
+def test_a_cell_that_is_not_known_costs_itself(tmp_path: Path) -> None:
+    found = table(tmp_path, f"0, {A}, 00000000:0A:00.0, [N/A], 55")
+    assert found[f"gpu/{A}", "power_w"] == (None, "not_available")
+    assert found[f"gpu/{A}", "temperature_c"] == (55, "ok")
+
+
+def test_milliwatts_are_not_taken_for_watts(tmp_path: Path) -> None:
+    assert table(tmp_path, f"0, {A}, 00000000:0A:00.0, 535000 W, 5")[f"gpu/{A}", "power_w"] == (
+        None,
+        "out_of_range",
+    )
+
+
+def test_a_gpu_that_does_not_answer_costs_its_row(tmp_path: Path) -> None:
+    found = table(
+        tmp_path,
+        "Unable to determine the device handle for GPU0000:0B:00.0: Unknown Error",
+        f"0, {A}, 00000000:0A:00.0, 100 W, 55",
+    )
+    assert {entity for entity, _ in found} == {f"gpu/{A}"}
+
+
+def test_a_driver_without_answer_is_the_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(*_: object) -> bytes:
+        raise TimeoutError(errno.ETIMEDOUT, "no answer")
+
+    monkeypatch.setattr(gpu_nvml, "output", hang)
+    (event,) = look(GpuNvmlSource(), tmp_path)[1]
+    assert (event.kind, event.entity, event.severity) == ("gpu_read_hung", "host", "critical")
+
+
+def test_no_driver_is_no_finding(tmp_path: Path) -> None:
+    assert look(GpuNvmlSource(), tmp_path) == ({}, [])
+
+
+def links(root: Path, recovery: str) -> Path:
+    text = f"GPU 0: NVIDIA H100 (UUID: {A})\n\t Link 0: Replay Errors: 0\n\t Link 0: Recovery Errors: {recovery}\n\t Link 0: CRC Errors: N/A\n"
+    return write(root, {"commands/nvidia-smi_nvlink_-e.txt": text})
+
+
+def test_recoveries_of_a_link_grow(tmp_path: Path) -> None:
+    """A public case: recoveries on one link told its death five days ahead, and DCGM did not list them."""
+    source = NvlinkSource()
+    look(source, links(tmp_path, "500"))
+    found, _ = look(source, links(tmp_path, "505"), 10.0)
+    assert found[f"nvlink/{A}/0", "recovery_errors_total"] == (505, "ok")
+    assert found[f"nvlink/{A}/0", "recovery_errors_delta_count"] == (5, "ok")
+    assert found[f"nvlink/{A}/0", "crc_errors_total"] == (None, "not_available")
+
+
+def test_links_that_are_all_down_are_a_fault_and_not_an_empty_answer(tmp_path: Path) -> None:
+    text = (
+        f"GPU 0: NVIDIA H100 (UUID: {A})\nUnable to retrieve NVLink information as all links are inActive\n"
+    )
+    _, (event,) = look(NvlinkSource(), write(tmp_path, {"commands/nvidia-smi_nvlink_-e.txt": text}))
+    assert (event.kind, event.entity) == ("nvlink_inactive", f"gpu/{A}")
+
+
+def test_links_before_any_gpu_belong_to_nobody(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {
+            "commands/nvidia-smi_nvlink_-e.txt": "Link 0: Replay Errors: 3\nGPU 0: x (UUID: bad)\nLink 0: Replay Errors: 3\n"
+        },
+    )
+    assert look(NvlinkSource(), tmp_path) == ({}, [])
+
+
+def test_the_given_node_has_quiet_links() -> None:
+    assert given_lines(NvlinkSource(), "nvlink/") == []
+
+
+@given(st.text(max_size=300))
+def test_any_text_parses(text: str) -> None:
+    list(parse(text))
+    list(parse("index, uuid, power.draw [W]\n" + text))
