@@ -17,7 +17,7 @@ from collectors.sources.base import Attribute, SourceEvent
 from collectors.sources.gpu_identity import UUID, normal_bdf
 from collectors.sources.kernel_lines import Place
 from collectors.sources.kmsg import Record
-from collectors.sources.xid_catalogue import meaning
+from collectors.sources.xid_catalogue import meaning, switch_meaning
 from collectors.wire.records import Severity
 
 RECOVERY_ACTION_CHANGED: Final = 154
@@ -27,12 +27,20 @@ ROOT_WITHIN_US: Final = 60_000_000
 """An echo follows its root within a minute."""
 LOST_WITHIN_US: Final = 10_000_000
 """Lines about a lost GPU this near to its Xid 79 say the same."""
-_REMEMBERED: Final = 4_096
+_REMEMBERED: Final = 1_024
+_CHAIN_MAX: Final = 4
+"""An echo of an echo: Xid 45 of a 145 of a 149."""
+_NEVER_A_ROOT: Final = frozenset({PREEMPTIVE_CLEANUP, RECOVERY_ACTION_CHANGED})
+"""They come by the thousand and must not push out what they follow from."""
 _BDF: Final = r"(?:PCI:)?((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
+# All from the start of a line: names that a user chose (of a control group, a process) come later in it.
 _XID: Final = re.compile(
-    rf"NVRM: (?:GPU\d* )?Xid \({_BDF}(?: GPU-I:(\d{{1,3}}))?\): (\d{{1,5}})(?:, ?(.*))?$"
+    rf"NVRM: (?:GPU\d* )?Xid \({_BDF}(?: GPU-I:(\d{{1,3}}))?(?: GPU-CI:\d{{1,3}})?\)"
+    r": (\d{1,5})(?:, ?(.*))?$"
 )
-_SXID: Final = re.compile(rf"SXid \({_BDF}\): (\d{{1,6}})(?:, ?(.*))?$")
+_SXID: Final = re.compile(rf"(?:nvidia-)?nvswitch\d*:? SXid \({_BDF}\): (\d{{1,6}})(?:, ?(.*))?$")
+_SXID_DETAIL: Final = re.compile(r"(?:Severity \d|Data \{)")
+"""Further lines of the SXid before them."""
 _GPU_AT: Final = re.compile(rf"NVRM: GPU at {_BDF}: (GPU-[0-9a-fA-F-]{{36}})")
 _LOST: Final = re.compile(rf"NVRM: .*?{_BDF}.*(?:fallen off the bus|GPU is lost)", re.IGNORECASE)
 _LOST_LINE_1: Final = re.compile(rf"NVRM: The NVIDIA (?:probe routine.*|GPU {_BDF})")
@@ -43,14 +51,15 @@ _MESSAGE_BEGINS: Final = re.compile(
     r"(?:Ch [0-9a-f]|Contained|Uncontained|Timeout|GPU|Graphics|MMU|NVLink|Row|An |Channel|Cmd|Error|Fatal|"
     r"[A-Z][A-Z0-9_]{3,}|Nonfatal|Non-fatal|errorString|channel|Preempt|Physical|CTX|Failed|SM )"
 )
-_COMM_MAX: Final = 15
-"""Characters of a process name in the kernel."""
+_NAME_MAX: Final = 64
 _LINK: Final = re.compile(r"\b[Ll]ink (-?\d{1,3})\b")
 _FATAL: Final = re.compile(r"\b(non-?)?fatal\b", re.IGNORECASE)
 _CAUSED_BY: Final = re.compile(r"caused by previous Xid (\d{1,5})")
-_ACTION: Final = re.compile(r"\bto 0x[0-9a-fA-F]+ \(([^)]{1,60})\)")
+_ACTION: Final = re.compile(r"\bto 0x([0-9a-fA-F]{1,8}) \(([^)]{1,60})\)")
+_ACTIONS: Final = ("NONE", "GPU_RESET", "NODE_REBOOT", "DRAIN_P2P", "DRAIN_AND_RESET")
+"""By number: the words beside it differ between drivers (``PF FLR`` and ``GPU Reset Required`` are one)."""
+_ACTIONS_INFO: Final = frozenset({"NONE"})
 _ACTIONS_CRITICAL: Final = frozenset({"GPU_RESET", "NODE_REBOOT", "DRAIN_AND_RESET"})
-_ACTIONS_WARNING: Final = frozenset({"DRAIN_P2P"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +82,14 @@ class Memory:
         """Takes in all lines first: a root may be printed after its echo, and a UUID before both."""
         newest = self._xids[-1].usec if self._xids else -1
         for record in records:
-            if match := _GPU_AT.search(record.text):
+            if match := _GPU_AT.match(record.text):
                 bdf = normal_bdf(match[1])
                 if bdf is not None and UUID.fullmatch(match[2]):
                     self._uuids[bdf] = match[2]
-            elif (
-                (match := _XID.search(record.text)) and (bdf := normal_bdf(match[1])) and record.usec > newest
-            ):
-                self._xids.append(_Seen(int(match[3]), bdf, record.usec))
+            elif (match := _XID.match(record.text)) and record.usec > newest:
+                code, bdf = int(match[3]), normal_bdf(match[1])
+                if bdf is not None and code not in _NEVER_A_ROOT:
+                    self._xids.append(_Seen(code, bdf, record.usec))
 
     def entity(self, bdf: str, place: Place) -> str:
         """``gpu/<uuid>``, or ``pci/<bdf>`` where nothing tells the UUID."""
@@ -89,9 +98,9 @@ class Memory:
 
     def event(self, record: Record, place: Place) -> SourceEvent | None:
         """What a line of the driver says, if anything."""
-        if match := _XID.search(record.text):
+        if match := _XID.match(record.text):
             return self._xid(match, record, place)
-        if match := _SXID.search(record.text):
+        if match := _SXID.match(record.text):
             return _sxid(match)
         return self._lost_gpu(record, place)
 
@@ -110,7 +119,7 @@ class Memory:
             linked, severity = _link(rest, severity)
             attributes |= linked
         if code == RECOVERY_ACTION_CHANGED and (found := _ACTION.search(rest)):
-            action = recovery_action(found[1])
+            action = recovery_action(int(found[1], 16), found[2])
             attributes["recovery_action"] = action
             severity = severity_of(action)
         if code == OFF_THE_BUS:
@@ -118,47 +127,48 @@ class Memory:
         root = self._root(code, bdf, rest, record.usec)
         if root is not None:
             attributes |= {"root_code": root.code, "root_entity": self.entity(root.bdf, place)}
-        message = f"Xid {code}: {row.text}"
+        message = f"Xid {code}: {row.text or rest[:160]}".rstrip(": ")
         return SourceEvent(self.entity(bdf, place), "xid", message, severity, code, attributes=attributes)
 
     def _root(self, code: int, bdf: str, rest: str, usec: int) -> _Seen | None:
-        """The Xid that this one follows from: what the driver names, else what the catalogue knows."""
+        """The Xid that this one follows from: what the driver names, else what the catalogue knows.
+
+        What is named may be an echo itself: then its root is the root.
+        """
         named = _CAUSED_BY.search(rest)
-        echo_of = meaning(code).echo_of
-        if named:
-            wanted: tuple[int, ...] = (int(named[1]),)
-        elif code == RECOVERY_ACTION_CHANGED:
-            wanted = ()
-        elif echo_of is not None:
-            wanted = echo_of
-        else:
-            return None
+        row = meaning(code)
+        wanted, across = ((int(named[1]),), True) if named else (row.echo_of, row.across_gpus)
+        root = None
+        for _ in range(_CHAIN_MAX):
+            found = None if wanted is None else self._nearest(wanted, bdf, usec, across)
+            if found is None or found == root:
+                break
+            root, row = found, meaning(found.code)
+            bdf, usec, wanted, across = found.bdf, found.usec, row.echo_of, row.across_gpus
+        return _Seen(int(named[1]), bdf, usec) if named and root is None else root
+
+    def _nearest(self, wanted: tuple[int, ...], bdf: str, usec: int, across: bool) -> _Seen | None:
+        """Of the same GPU first, then what came before, then the nearest. Empty ``wanted``: any before it."""
         near = [
             seen
-            for seen in self._xids
+            for seen in reversed(self._xids)
             if abs(seen.usec - usec) <= ROOT_WITHIN_US
-            and (seen.code in wanted if wanted else self._may_be_root(seen, bdf, usec))
+            and (seen.bdf == bdf or across)
+            and (seen.code in wanted if wanted else seen.usec <= usec)
         ]
-        if not near:
-            return _Seen(wanted[0], bdf, usec) if named else None
-        # Of the same GPU first, then what came before, then the nearest.
-        return min(near, key=lambda seen: (seen.bdf != bdf, seen.usec > usec, abs(seen.usec - usec)))
-
-    @staticmethod
-    def _may_be_root(seen: _Seen, bdf: str, usec: int) -> bool:
-        """For an echo of anything: a fault of the same GPU, before it, that is no echo itself."""
-        return seen.bdf == bdf and seen.usec <= usec and seen.code not in (
-            PREEMPTIVE_CLEANUP,
-            RECOVERY_ACTION_CHANGED,
-        )  # fmt: skip
+        return min(
+            near,
+            key=lambda seen: (seen.bdf != bdf, seen.usec > usec, abs(seen.usec - usec)),
+            default=None,
+        )
 
     def _lost_gpu(self, record: Record, place: Place) -> SourceEvent | None:
         """A GPU off the bus, in one line or in three, where no Xid 79 says it."""
-        match = _LOST.search(record.text)
+        match = _LOST.match(record.text)
         if match is None:
-            if (first := _LOST_LINE_1.search(record.text)) and first[1]:
+            if (first := _LOST_LINE_1.match(record.text)) and first[1]:
                 self._losing = first[1], record.usec
-            elif self._losing and _LOST_LINE_3.search(record.text):
+            elif self._losing and _LOST_LINE_3.match(record.text):
                 text, usec = self._losing
                 self._losing = None
                 if record.usec - usec <= LOST_WITHIN_US:
@@ -205,16 +215,17 @@ def with_recovery(events: list[SourceEvent]) -> list[SourceEvent]:
     return found
 
 
-def recovery_action(text: str) -> str:
-    """``GPU Reset Required`` -> ``GPU_RESET``: the names of NVML's enumeration."""
-    words = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_").upper()
-    return words.removesuffix("_REQUIRED")[:40]
+def recovery_action(number: int, text: str) -> str:
+    """The name of NVML's enumeration; of a number that it does not have, the driver's words."""
+    if number < len(_ACTIONS):
+        return _ACTIONS[number]
+    return re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_").upper()[:40]
 
 
 def severity_of(action: str) -> Severity:
     if action in _ACTIONS_CRITICAL:
         return "critical"
-    return "warning" if action in _ACTIONS_WARNING else "info"
+    return "info" if action in _ACTIONS_INFO else "warning"
 
 
 def _process(rest: str) -> dict[str, Attribute]:
@@ -232,11 +243,11 @@ def _process(rest: str) -> dict[str, Attribute]:
 
 def _name(text: str) -> str:
     """The process name before the message. Names may hold commas: a message must follow."""
-    ends = [match.start() for match in re.finditer(", ", text) if match.start() <= _COMM_MAX]
+    ends = [match.start() for match in re.finditer(", ", text) if match.start() <= _NAME_MAX]
     for end in ends:
         if _MESSAGE_BEGINS.match(text[end + 2 :]):
             return text[:end]
-    return text[: ends[0]] if ends else text.rstrip(".,")[:_COMM_MAX]
+    return text[: ends[0]] if ends else text.rstrip(".,")[:_NAME_MAX]
 
 
 def _link(rest: str, severity: Severity) -> tuple[dict[str, Attribute], Severity]:
@@ -256,6 +267,8 @@ def _sxid(match: re.Match[str]) -> SourceEvent | None:
     if bdf is None:
         return None
     rest = match[3] or ""
-    linked, severity = _link(rest, "warning")
+    if _SXID_DETAIL.match(rest):
+        return None
+    linked, severity = _link(rest, switch_meaning(int(match[2])).severity)
     text = f"SXid {match[2]}: {rest}"[:200].rstrip(": ")
     return SourceEvent(f"pci/{bdf}", "sxid", text, severity, int(match[2]), attributes={"bdf": bdf, **linked})

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.sources import kmsg, xid_catalogue
+from collectors.sources import kmsg
 from collectors.sources.base import SourceEvent
 from collectors.sources.kernel_log import KernelLogSource
 from collectors.sources.kmsg import KmsgReader, Lost, Record, fresh
@@ -322,15 +322,6 @@ def test_a_live_log_is_read_record_by_record(monkeypatch: pytest.MonkeyPatch) ->
     reader.close()
     assert [record.text for record in found] == ["a", "b"]
     assert list(fresh(found, None)) == [found[0], Lost(1, 2), found[1]]
-
-
-def test_the_catalogue_is_whole() -> None:
-    rows = xid_catalogue.xids()
-    assert {13, 31, 43, 45, 48, 63, 64, 74, 79, 94, 95, 119, 120, 144, 149, 154} <= set(rows)
-    assert all(
-        row.severity in ("info", "warning", "critical") and row.text and row.action for row in rows.values()
-    )
-    assert xid_catalogue.meaning(9_999).severity == "warning"
 
 
 @given(st.binary(max_size=400))
