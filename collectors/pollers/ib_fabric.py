@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from collectors.pollers.hostlist import short
 from collectors.sources import tools
 from collectors.sources.base import HOST, Attribute, Reading, SourceEvent
+from collectors.sources.hostlist import short
 from collectors.sources.infiniband import DEVICES_MAX, ROOT, expected_ports
 from collectors.sources.tree import Tree
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from collectors.pollers import slurm_jobs
-from collectors.pollers.hostlist import short
-from collectors.pollers.slurm_topology import leaf_of
 from collectors.sources import tools
 from collectors.sources.base import HOST, Reading, SourceEvent
+from collectors.sources.hostlist import short
+from collectors.sources.slurm_topology import leaf_of
 from collectors.sources.tree import Tree
 
 RECORDED: Final = "squeue_--json.json"

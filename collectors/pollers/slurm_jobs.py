@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from collectors.pollers import hostlist
+from collectors.sources import hostlist
 
 JOBS_MAX: Final = 100_000
 NAME_MAX_CHARS: Final = 128

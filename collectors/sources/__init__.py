@@ -21,6 +21,7 @@ REGISTRY: Final[dict[str, str]] = {
     "kernel_log": "collectors.sources.kernel_log:KernelLogSource",
     "mounts": "collectors.sources.mounts:MountsSource",
     "pcie": "collectors.sources.pcie:PcieSource",
+    "scheduler_env": "collectors.sources.scheduler_env:SchedulerEnvSource",
 }
 """Source name (the file's name, as ``--sources`` takes it) -> its class, imported when it is used."""
 

@@ -87,7 +87,7 @@ def test_a_line_without_its_width_is_still_a_peer(tmp_path: Path) -> None:
 def test_two_adapters_joined_by_a_cable_have_no_switch(tmp_path: Path) -> None:
     text = (
         'Ca\t1 "H-e8ebd30300771a40"\t\t# "gtn-0101 mlx5_4"\n'
-        '[1](e8ebd30300771a40) \t"H-e8ebd30300881a40"[1](e8ebd30300881a40) # lid 1 lmc 0 "gtn-0102 mlx5_0" lid 2 4xNDR\n'
+        '[1](e8ebd30300771a40) \t"H-e8ebd30300881a40"[1] # lid 1 lmc 0 "gtn-0102 mlx5_0" lid 2 4xNDR\n'
     )
     (event,) = events(tmp_path, text)
     assert event.attributes["switch"] is None

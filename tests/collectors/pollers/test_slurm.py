@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from collectors.pollers.slurm import SlurmPoller
 from collectors.pollers.slurm_jobs import gpus, number, parse
-from collectors.pollers.slurm_topology import leaf_in
 from collectors.sources.base import SourceEvent
+from collectors.sources.slurm_topology import leaf_in
 from tests.collectors.sources.trees import given_lines, look, write
 
 HOST = "gtn-0102"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.pollers.hostlist import HOSTS_MAX, expand, position
+from collectors.sources.hostlist import HOSTS_MAX, expand, position
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from collectors.pollers import hostlist
+from collectors.sources import hostlist
 from collectors.sources.tree import Tree
 
 PATH: Final = "etc/slurm/topology.conf"
