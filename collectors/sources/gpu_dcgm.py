@@ -1,26 +1,32 @@
 """GPUs as the DCGM exporter tells them, under old and new names.
 
-In: commands/dcgm_metrics.prom, Prometheus' text. Out: samples of ``gpu/<uuid>``. The exporter's types are not
-believed (it calls gauges counters), its Xid gauge is no event, and an error page in place of the text is the
-exporter's fault, not a lost GPU.
+In: Prometheus' text, recorded as commands/dcgm_metrics.prom or asked of the exporter. Out: samples of
+``gpu/<uuid>``. The exporter's types are not believed (it calls gauges counters), its Xid gauge is no event, and
+an error page in place of the text is the exporter's fault, not a lost GPU.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
+from http.client import HTTPException
 from typing import Final
+from urllib.request import urlopen
 
 from collectors.minute import MetricSpec
-from collectors.sources.base import Reading
+from collectors.sources.base import HOST, Reading, Sample
 from collectors.sources.gpu_identity import UUID, lost_uuids, normal_bdf
 from collectors.sources.gpu_metrics import DCGM
 from collectors.sources.gpu_table import GpuTable, Labels, Row
-from collectors.sources.tree import Tree
+from collectors.sources.tree import READ_MAX_BYTES, Tree
 
+URL_SETTING: Final = "CLUSTERWATCH_DCGM_URL"
+ANSWER_S: Final = 2.0
 TEXT: Final = "commands/dcgm_metrics.prom"
 LINES_MAX: Final = 50_000
 METRICS: Final = (
+    MetricSpec("dcgm_readable_count", "count", 1.0),
     MetricSpec("temperature_c", "c", 1.0),
     MetricSpec("memory_temperature_c", "c", 1.0),
     MetricSpec("power_w", "w", 0.1),
@@ -46,18 +52,36 @@ class GpuDcgmSource:
     deadline_s = 3.0
     metrics = METRICS
 
-    def __init__(self) -> None:
+    def __init__(self, url: str | None = None) -> None:
+        """``url``: where the exporter of this machine answers; ``CLUSTERWATCH_DCGM_URL`` by default."""
+        self._url = url or os.environ.get(URL_SETTING)
         self._table = GpuTable()
 
     def read(self, tree: Tree, at_s: float) -> Reading:
         try:
-            text = tree.read_text(TEXT)
-        except OSError:
+            text = self._text(tree)
+        except FileNotFoundError:
             return Reading()
+        except (OSError, HTTPException, ValueError) as error:
+            quality = "no_answer" if isinstance(error, TimeoutError) else "unreadable"
+            return Reading([Sample(HOST, "dcgm_readable_count", None, quality)])
         rows = list(parse(text))
         if not rows:
-            return Reading()
-        return self._table.reading(rows, lost_uuids(tree), at_s)
+            return Reading(
+                [Sample(HOST, "dcgm_readable_count", None, "unreadable" if text.strip() else "empty")]
+            )
+        reading = self._table.reading(rows, lost_uuids(tree), at_s)
+        return Reading([Sample(HOST, "dcgm_readable_count", 1), *reading.samples], reading.events)
+
+    def _text(self, tree: Tree) -> str:
+        """Raises ``OSError``, ``HTTPException`` or ``ValueError`` (a bad address) where there is no text."""
+        if not tree.is_live or not self._url:
+            return tree.read_text(TEXT)
+        if not self._url.startswith(("http://", "https://")):
+            raise ValueError(f"{URL_SETTING} must be an http address")
+        with urlopen(self._url, timeout=ANSWER_S) as answer:  # noqa: S310  an http address, see above
+            data: bytes = answer.read(READ_MAX_BYTES)
+        return data.decode("utf-8", "replace")
 
 
 def parse(text: str) -> Iterator[Row]:

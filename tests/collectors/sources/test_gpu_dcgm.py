@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
@@ -75,7 +78,7 @@ def test_a_gauge_that_the_exporter_calls_a_counter_has_no_rate(tmp_path: Path) -
     source = GpuDcgmSource()
     one(tmp_path, line("DEV_NVLINK_BANDWIDTH_TOTAL", 100), source=source)
     found, _ = one(tmp_path, line("DEV_NVLINK_BANDWIDTH_TOTAL", 50), source=source, at_s=10.0)
-    assert [metric for _, metric in found] == ["nvlink_throughput_bytes_per_s"]
+    assert {metric for entity, metric in found if entity == G} == {"nvlink_throughput_bytes_per_s"}
 
 
 def test_counters_have_changes(tmp_path: Path) -> None:
@@ -188,7 +191,9 @@ def test_what_the_exporter_still_says_of_a_gpu_that_the_driver_lost_is_no_value(
 def test_an_error_page_is_no_lost_gpu(tmp_path: Path, text: str) -> None:
     """A public case: four switches share a label and the exporter answers with an error."""
     write(tmp_path, {PROM: text, "etc/clusterwatch/agent.toml": f'[gpu]\nuuids = ["{A}"]\n'})
-    assert look(GpuDcgmSource(), tmp_path) == ({}, [])
+    found, events = look(GpuDcgmSource(), tmp_path)
+    assert found == {("host", "dcgm_readable_count"): (None, "unreadable" if text else "empty")}
+    assert events == []
     assert look(ExpectedSource(), tmp_path)[1] == []
 
 
@@ -196,3 +201,33 @@ def test_an_error_page_is_no_lost_gpu(tmp_path: Path, text: str) -> None:
 def test_any_text_parses(text: str) -> None:
     list(parse(text))
     list(parse(line("DEV_GPU_TEMP", 1, more=text)))
+
+
+class Exporter(BaseHTTPRequestHandler):
+    """Answers what ``answers`` has for a path."""
+
+    answers: ClassVar[dict[str, tuple[int, str]]] = {}
+
+    def do_GET(self) -> None:
+        code, text = self.answers[self.path]
+        self.send_response(code)
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("path", "quality"), [("/metrics", "ok"), ("/broken", "unreadable"), ("/closed", "unreadable")]
+)
+def test_the_exporter_of_the_live_machine_is_asked(path: str, quality: str) -> None:
+    Exporter.answers = {"/metrics": (200, line("DEV_GPU_TEMP", 44)), "/broken": (500, "boom")}
+    with ThreadingHTTPServer(("127.0.0.1", 0), Exporter) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        port = server.server_address[1] if path != "/closed" else 9
+        reading = GpuDcgmSource(f"http://127.0.0.1:{port}{path}").read(Tree(), 0.0)
+        server.shutdown()
+    found = {(s.entity, s.metric): (s.value, s.quality) for s in reading.samples}
+    assert found["host", "dcgm_readable_count"] == (1 if quality == "ok" else None, quality)
+    assert (found.get((G, "temperature_c")) == (44, "ok")) == (quality == "ok")
