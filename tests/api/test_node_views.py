@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import msgspec
 from django.test import Client
-from psycopg.types.json import Jsonb
 
 from clusterwatch.accounts.models import Team
 from clusterwatch.fleet.models import Node
-from clusterwatch.store import node_readings, partitions, series
-from clusterwatch.store.node_readings import NodeRow
-from collectors.wire import readings
-from collectors.wire.readings import Table
 from tests.api.conftest import Caller
 from tests.collectors.wire.samples import TABLE
 from tests.web.seed import Seeded, query_count_of
-
-S = 10**9
+from tests.web.seed_nodes import happen, know
 
 
 def get(client: Client, path: str, status: int = 200) -> Any:
@@ -28,26 +21,8 @@ def get(client: Client, path: str, status: int = 200) -> Any:
     return answer.json()
 
 
-def know(node: Node, table: Table = TABLE, age_s: int = 4) -> None:
-    """The node sent what it knows ``age_s`` ago."""
-    t_ns = time.time_ns() - age_s * S
-    row = NodeRow(node.pk, node.cluster_id, t_ns, "e1", 1, readings.pack(table))
-    node_readings.put([row], t_ns)
-
-
-def happen(node: Node, kind: str, age_s: int, job_id: int | None = None) -> None:
-    """An event of the node, or of a job on it."""
-    t_ns = time.time_ns() - age_s * S
-    partitions.ensure("event", [t_ns])
-    rows = series.Rows()
-    rank = (None, None, None, None) if job_id is None else (job_id, 0, "", 5)
-    head = (node.cluster_id, node.pk, t_ns, "e1", age_s)
-    rows.add("event", (*head, "kernel_log", kind, "critical", f"{kind} seen", Jsonb({"code": "79"}), *rank))
-    rows.write()
-
-
 def test_a_node_tells_what_it_knows_with_unit_reason_source_and_age(seeded: Seeded, as_token: Caller) -> None:
-    know(seeded.nodes[0])
+    know(seeded.nodes[0], TABLE, 4)
     told = get(as_token(), "/nodes/node-a")
     assert (told["name"], told["cluster"], told["state"]) == ("node-a", "lab", "ok")
     assert told["cpu_count"] == 16 and told["records"]["stored"] == 824
@@ -69,7 +44,7 @@ def test_a_node_tells_what_it_knows_with_unit_reason_source_and_age(seeded: Seed
 
 
 def test_old_values_are_said_to_be_old(seeded: Seeded, as_token: Caller) -> None:
-    know(seeded.nodes[0], age_s=600)
+    know(seeded.nodes[0], TABLE, 600)
     told = get(as_token(), "/nodes/node-a")
     assert 600 <= told["readings_age_s"] < 620
     assert all(value["stale"] for values in told["readings"].values() for value in values)
@@ -133,7 +108,7 @@ def test_a_name_of_two_clusters_is_asked_back(seeded: Seeded, as_token: Caller) 
 
 def test_the_number_of_queries_does_not_grow_with_what_a_node_knows(seeded: Seeded, as_token: Caller) -> None:
     client = as_token()
-    know(seeded.nodes[0])
+    know(seeded.nodes[0], TABLE, 4)
     get(client, "/nodes/node-a")  # notes when the token was used
     few = query_count_of(lambda: get(client, "/nodes/node-a"))
     names = [f"gpu/GPU-{n}" for n in range(2_000)]
@@ -142,8 +117,6 @@ def test_the_number_of_queries_does_not_grow_with_what_a_node_knows(seeded: Seed
         TABLE, entities=names, entity=list(range(2_000)), metric=same, source=same, quality=same,
         value=[float(n) for n in range(2_000)], labels=[], label=[],
     )  # fmt: skip
-    node_readings.put(
-        [NodeRow(seeded.nodes[0].pk, 1, time.time_ns(), "e1", 2, readings.pack(wide))], time.time_ns()
-    )
+    know(seeded.nodes[0], wide)
     assert query_count_of(lambda: get(client, "/nodes/node-a")) == few <= 12
     assert len(get(client, "/nodes/node-a")["readings"]) == 2_000

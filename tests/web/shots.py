@@ -81,12 +81,14 @@ def _seed() -> None:
     django.setup()
     from django.core.management import call_command
 
-    from tests.web import seed
+    from tests.web import seed, seed_nodes
 
     call_command("migrate", verbosity=0)
     seed.people()
     seeded = seed.seed()
     closed = seeded.resolved.pk if seeded.resolved else 0
+    seed_nodes.know(seeded.nodes[0], seed_nodes.wide_node())
+    seed_nodes.happen(seeded.nodes[0], "link_flap", 60)
 
     def beat() -> None:
         with contextlib.suppress(django.db.OperationalError):
@@ -108,6 +110,8 @@ def _seed() -> None:
             "incident": f"/incidents/{seeded.incident.pk}?cluster={seeded.real.pk}",
             "incident-closed": f"/incidents/{closed}?cluster={seeded.real.pk}",
             "collectors": f"/collectors?cluster={seeded.simulated.pk}",
+            "node": f"/nodes/node-a?cluster={seeded.real.pk}",
+            "node-silent": f"/nodes/node-b?cluster={seeded.real.pk}",
             "verdict": "/docs/verdicts/missing_rank/",
             "verdicts": "/docs/verdicts/",
             "missing": "/incidents/999999",

@@ -19,6 +19,7 @@ from django.db import connection
 from clusterwatch.incidents import acts
 from tests.stack import Stack
 from tests.web.seed import PASSWORD, Seeded, heartbeat, people, seed
+from tests.web.seed_nodes import happen, know, wide_node
 from tests.web.shots import FLAGS
 
 pytestmark = [pytest.mark.browser, pytest.mark.stack, pytest.mark.limit_s(240)]
@@ -89,6 +90,8 @@ def sign_in(context: Any, address: str, path: str = "/") -> Any:
 
 def test_every_page_fits_a_phone_and_breaks_no_policy(browser: Any, seeded_site: tuple[str, Seeded]) -> None:
     address, seeded = seeded_site
+    know(seeded.nodes[0], wide_node())
+    happen(seeded.nodes[0], "link_flap", 60)
     paths = [
         f"/?cluster={seeded.simulated.pk}",
         f"/?cluster={seeded.real.pk}",
@@ -98,6 +101,8 @@ def test_every_page_fits_a_phone_and_breaks_no_policy(browser: Any, seeded_site:
         "/incidents",
         f"/incidents/{seeded.incident.pk}",
         "/collectors",
+        f"/nodes/node-a?cluster={seeded.real.pk}",
+        f"/nodes/node-b?cluster={seeded.real.pk}",
         "/docs/verdicts/",
         "/docs/verdicts/missing_rank/",
     ]

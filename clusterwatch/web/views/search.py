@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
@@ -55,7 +56,7 @@ def _hosts(request: HttpRequest, text: str) -> list[Hit]:
             "Host",
             node.name,
             f"job {newest[node.pk].job.key} ran here last" if node.pk in newest else node.cluster.name,
-            f"/jobs/{newest[node.pk].job_id}" if node.pk in newest else f"/?cluster={node.cluster_id}",
+            f"/nodes/{quote(node.name, safe='')}?cluster={node.cluster_id}",
         )
         for node in nodes
     ]
