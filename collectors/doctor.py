@@ -9,13 +9,18 @@ import fcntl
 import os
 import socket
 import ssl
+import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal, TextIO
 from urllib.parse import urlsplit
 
 from collectors import config as settings
-from collectors import processes, stacks
+from collectors import processes, sources, stacks
+from collectors.sources.base import FIRST_SAMPLE, Reading, Source
+from collectors.sources.needs import NEEDS
+from collectors.sources.tree import Tree
 
 Mark = Literal["OK", "WARN", "FAIL"]
 Finding = tuple[Mark, str]
@@ -36,6 +41,7 @@ def check(environ: Mapping[str, str]) -> Iterator[Finding]:
         config = settings.load(environ)
     except settings.ConfigError as error:
         yield "FAIL", str(error)
+        yield from _sources(frozenset())
         return
     yield "OK", f"node {config.node} of cluster {config.cluster}, machine {config.machine_id[:8]}..."
     yield _state_folder(config.state_dir)
@@ -44,6 +50,7 @@ def check(environ: Mapping[str, str]) -> Iterator[Finding]:
     yield _gateway(config)
     yield _hook_socket(config.hook_socket)
     yield from _kernel()
+    yield from _sources(config.sources_off)
 
 
 def _state_folder(folder: Path) -> Finding:
@@ -133,3 +140,43 @@ def _ptrace() -> Finding:
     if scope:
         return "WARN", f"stacks from outside: kernel.yama.ptrace_scope is {scope}, so only root may take them"
     return "OK", f"stacks from outside: allowed for processes of {processes.user_name()}"
+
+
+def _sources(off: frozenset[str]) -> Iterator[Finding]:
+    """What each source sees here and now, and what it needs where it sees nothing."""
+    tree = Tree()
+    for name in sources.names():
+        if name in off:
+            yield "OK", f"source {name}: switched off"
+            continue
+        source = sources.make(name)
+        found: list[Reading | Exception] = []
+        thread = threading.Thread(target=_look, args=(source, tree, found), daemon=True)
+        thread.start()
+        thread.join(source.deadline_s)
+        yield _seen(name, found[0] if found else None, source.deadline_s)
+
+
+def _look(source: Source, tree: Tree, found: list[Reading | Exception]) -> None:
+    try:
+        found.append(source.read(tree, 0.0))
+    except Exception as error:  # noqa: BLE001  whatever a source raises is what the doctor has to say
+        found.append(error)
+
+
+def _seen(name: str, found: Reading | Exception | None, deadline_s: float) -> Finding:
+    if found is None:
+        return "WARN", f"source {name}: no answer within {deadline_s:g} s"
+    if isinstance(found, Exception):
+        return "WARN", f"source {name}: {type(found).__name__}: {found}"[:300]
+    if not found.samples and not found.events:
+        return "OK", f"source {name}: nothing of its kind here; it needs {NEEDS[name]}"
+    unknown = Counter(sample.quality for sample in found.samples if sample.value is None)
+    unknown.pop(FIRST_SAMPLE, None)  # changes come with the second look
+    entities = len({sample.entity for sample in found.samples})
+    known = sum(sample.value is not None for sample in found.samples)
+    told = f"{known} values of {entities} {'part' if entities == 1 else 'parts'}"
+    if not unknown:
+        return "OK", f"source {name}: {told}"
+    reasons = ", ".join(f"{count} {reason}" for reason, count in unknown.most_common(3))
+    return "WARN" if not known else "OK", f"source {name}: {told}; unknown: {reasons}; it needs {NEEDS[name]}"

@@ -1,8 +1,8 @@
 """GPUs as the DCGM exporter tells them, under old and new names.
 
 In: Prometheus' text, recorded as commands/dcgm_metrics.prom or asked of the exporter. Out: samples of
-``gpu/<uuid>``. The exporter's types are not believed (it calls gauges counters), its Xid gauge is no event, and
-an error page in place of the text is the exporter's fault, not a lost GPU.
+``gpu/<uuid>``. The exporter's types are not believed (it calls gauges counters), its Xid gauge is no event,
+and an error page in place of the text is the exporter's fault, not a lost GPU.
 """
 
 from __future__ import annotations

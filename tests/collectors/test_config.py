@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from collectors import config as settings
-from collectors import doctor
+from collectors import doctor, sources
 from collectors.agent import AlreadyRunning, lock_folder
 from collectors.config import ConfigError
 from collectors.hook.endpoints import hook_socket
 from collectors.hook.socket_path import short_socket_path
+from collectors.sources.base import Reading, Sample
+from collectors.sources.needs import NEEDS
 
 
 def environment(folder: Path, **changes: str) -> dict[str, str]:
@@ -173,6 +175,23 @@ def test_the_doctor_does_not_trust_a_gateway_without_a_certificate(tmp_path: Pat
         thread.join()
     assert code == 1
     assert f"FAIL the gateway {url}" in text
+
+
+def test_the_doctor_says_what_each_source_sees_and_what_it_needs(tmp_path: Path) -> None:
+    text = diagnose(environment(tmp_path, SOURCES_OFF="pcie"))[1]
+    assert set(NEEDS) == set(sources.names())
+    for name in sources.names():
+        assert f"source {name}: " in text
+    assert "source pcie: switched off" in text and "source host: " in text
+    assert "needs an inventory in /etc/clusterwatch/agent.toml" in text
+
+
+def test_the_doctor_tells_a_source_that_fails_and_one_that_hangs() -> None:
+    assert doctor._seen("host", None, 2.0) == ("WARN", "source host: no answer within 2 s")
+    assert doctor._seen("host", OSError("gone"), 2.0) == ("WARN", "source host: OSError: gone")
+    reading = Reading([Sample("host", "kernel_log_readable_count", None, "eperm")])
+    mark, line = doctor._seen("kernel_log", reading, 2.0)
+    assert mark == "WARN" and "unknown: 1 eperm" in line and "CAP_SYSLOG" in line
 
 
 def test_sources_are_switched_off_by_name(tmp_path: Path) -> None:

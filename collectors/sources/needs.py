@@ -1,0 +1,21 @@
+"""What each source needs of a machine, in words for people: ``doctor`` says it where a source finds nothing."""
+
+from __future__ import annotations
+
+from typing import Final
+
+NEEDS: Final[dict[str, str]] = {
+    "disks": "/proc/diskstats",
+    "ethernet": "network devices on a bus in /sys/class/net",
+    "expected": "an inventory in /etc/clusterwatch/agent.toml",
+    "gpu_dcgm": "CLUSTERWATCH_DCGM_URL, the address of this machine's dcgm-exporter",
+    "gpu_nvml": "nvidia-smi and the NVIDIA driver",
+    "host": "/proc",
+    "infiniband": "an RDMA driver: /sys/class/infiniband",
+    "kernel_log": "the right to read /dev/kmsg (root or CAP_SYSLOG), or journalctl",
+    "mounts": "NFS or FUSE mounts in /proc/self/mountinfo",
+    "nvlink": "nvidia-smi and GPUs with NVLink",
+    "pcie": "/sys/bus/pci",
+    "scheduler_env": "ranks on a GPU, and the right to read their /proc/PID/environ (root or CAP_SYS_PTRACE)",
+}
+"""Source name -> what it needs."""
