@@ -1,4 +1,4 @@
-"""Ranks of a node: the driver's word before the environment's, launchers are no ranks, secrets stay at home."""
+"""Ranks of a node: the driver's word before the environment's, launchers are no ranks, secrets stay."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ POD = "0f3c9d1e-5a44-4d1b-9c55-6a2f7b8c9d10"
 CLOSED = Group(job="7", is_closed=True)
 
 
-def process(pid: int, cgroup: str = JOB.format(0), parent: int = 1, **values: str) -> dict[str, str | bytes]:
+def process(
+    pid: int, cgroup: str = JOB.format(0), parent: str = "1", **values: str
+) -> dict[str, str | bytes]:
     """Files of one process. ``values``: its environment, beside which there is a secret."""
     environ = b"".join(f"{name}={value}".encode() + b"\0" for name, value in values.items())
     stat = f"{pid} (a ) b) S {parent} " + "0 " * 17 + f"{pid} 0"
@@ -36,7 +38,7 @@ def process(pid: int, cgroup: str = JOB.format(0), parent: int = 1, **values: st
     }
 
 
-def rank(pid: int, number: int, local: int, parent: int = 1, **values: str) -> dict[str, str | bytes]:
+def rank(pid: int, number: int, local: int, parent: str = "1", **values: str) -> dict[str, str | bytes]:
     named = {"SLURM_JOB_ID": "7", "RANK": str(number), "LOCAL_RANK": str(local)} | values
     return process(pid, JOB.format(local), parent, **named)
 
@@ -194,7 +196,7 @@ def test_a_lost_gpu_that_a_rank_still_holds_is_named_by_its_uuid(tmp_path: Path)
 def test_a_launcher_is_no_rank(tmp_path: Path) -> None:
     """srun + torchrun: the launcher has SLURM_PROCID 1, the ranks of this second node are 8 to 11."""
     launcher = process(40, SLURM_JOB_ID="7", SLURM_PROCID="1", SLURM_LOCALID="0")
-    workers = [rank(50 + n, 8 + n, n, parent=40, SLURM_PROCID="1", SLURM_LOCALID="0") for n in range(4)]
+    workers = [rank(50 + n, 8 + n, n, parent="40", SLURM_PROCID="1", SLURM_LOCALID="0") for n in range(4)]
     found = mapped(tmp_path, launcher, *workers, holders({GPUS[n]: [50 + n] for n in range(4)}))
     assert found == {f"job/7/rank/{8 + n}": (50 + n, n, "nvml_pid") for n in range(4)}
 
@@ -202,7 +204,7 @@ def test_a_launcher_is_no_rank(tmp_path: Path) -> None:
 def test_a_node_number_that_an_operator_calls_rank_is_no_rank(tmp_path: Path) -> None:
     pod = f"0::/kubepods/pod{POD}/{'a' * 64}\n"
     launcher = process(40, pod, TORCHELASTIC_RUN_ID="r", RANK="1", WORLD_SIZE="2")
-    worker = process(50, pod, parent=40, TORCHELASTIC_RUN_ID="r", RANK="9", LOCAL_RANK="1", WORLD_SIZE="16")
+    worker = process(50, pod, parent="40", TORCHELASTIC_RUN_ID="r", RANK="9", LOCAL_RANK="1", WORLD_SIZE="16")
     assert set(mapped(tmp_path, launcher, worker, holders({}))) == {"job/r/rank/9"}
 
 
@@ -222,7 +224,7 @@ def test_tasks_of_srun_alone_are_ranks(tmp_path: Path) -> None:
 
 
 def test_a_child_that_holds_the_gpu_without_saying_its_rank_counts_for_its_parent(tmp_path: Path) -> None:
-    child = process(60, JOB.format(0), parent=50, PATH="/bin")
+    child = process(60, JOB.format(0), parent="50", PATH="/bin")
     assert mapped(tmp_path, rank(50, 3, 0), child, holders({GPUS[5]: [60]})) == {RANK_3: (50, 5, "nvml_pid")}
 
 
@@ -235,7 +237,7 @@ def test_without_parents_its_control_group_tells_whose_child_it_is(tmp_path: Pat
 
 
 def test_a_worker_that_loads_data_is_not_taken_for_its_rank(tmp_path: Path) -> None:
-    parts = [rank(50, 3, 0), rank(60, 3, 0, parent=50), rank(61, 3, 0, parent=50)]
+    parts = [rank(50, 3, 0), rank(60, 3, 0, parent="50"), rank(61, 3, 0, parent="50")]
     assert mapped(tmp_path, *parts, holders({}))[RANK_3][0] == 50
     assert mapped(tmp_path, holders({GPUS[5]: [50]}))[RANK_3] == (50, 5, "nvml_pid")
 
@@ -343,7 +345,7 @@ def test_any_environment_gives_a_known_gpu_or_none(
 
 @pytest.mark.parametrize(
     "said",
-    ["", "[]", "{}", '{"by_uuid": [], "nvml_index": []}', '{"by_uuid": {"GPU-x": 3, "GPU-12": [true, -1, "5"]}}', "[" * 99_999],
+    ["", "[]", "{}", '{"by_uuid": [], "nvml_index": []}', '{"by_uuid": {"GPU-12": [true, -1, "5"]}}', "[" * 99_999],
 )  # fmt: skip
 def test_a_damaged_list_of_processes_costs_the_gpu_only(tmp_path: Path, said: str) -> None:
     found = mapped(
