@@ -8,6 +8,7 @@ on every part are named together.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -25,10 +26,14 @@ KINDS: Final = {
 }  # fmt: skip
 """First part of an entity's name -> its section; in the order of the page."""
 OTHER: Final = "Other"
+GPU_KINDS: Final = ("gpu", "nvlink")
+UUID_CHARS: Final = 12
+"""Of ``GPU-`` and the first group: what tells GPUs of one node apart, but for invented ones."""
 COLUMNS_MAX: Final = 8
 """Columns of one table; more are another table."""
 ROWS_MAX: Final = 160
 """Rows of one table; what is beyond is counted, and in REST."""
+OPEN_ROWS_MAX: Final = 40
 COUNTER_UNITS: Final = frozenset({"total", "delta_count"})
 
 
@@ -83,6 +88,11 @@ class Section:
     beyond: int
     """rows that are only in REST"""
 
+    @property
+    def is_open(self) -> bool:
+        """Few counters and nothing else are shown at once."""
+        return not self.tables and sum(len(table.rows) for table in self.counters) <= OPEN_ROWS_MAX
+
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
@@ -102,7 +112,7 @@ class NodePage:
     events: tuple[EventRow, ...]
     sources: tuple[Looked, ...]
     sections: tuple[Section, ...]
-    gpu_count: int
+    gpu_count: int | None
 
 
 def build(view: NodeView, now: datetime) -> NodePage:
@@ -117,8 +127,15 @@ def build(view: NodeView, now: datetime) -> NodePage:
         events=tuple(_event(event) for event in view.events),
         sources=looked,
         sections=tuple(_sections(view, looked)) if found is not None else (),
-        gpu_count=sum(slot.gpu_index is not None for slot in view.slots),
+        gpu_count=_gpu_count(view),
     )
+
+
+def _gpu_count(view: NodeView) -> int | None:
+    """By what the node said at its hello, else by what it knows now; None where neither tells of any."""
+    told = sum(slot.gpu_index is not None for slot in view.slots)
+    entities = view.readings.entities if view.readings is not None else {}
+    return told or sum(entity.startswith("gpu/") for entity in entities) or None
 
 
 def _looked(state: SourceState, now: datetime) -> Looked:
@@ -135,25 +152,31 @@ def _sections(view: NodeView, looked: Sequence[Looked]) -> Iterable[Section]:
     kinds: dict[str, dict[str, tuple[Reading, ...]]] = {title: {} for title in (*KINDS.values(), OTHER)}
     for entity, values in view.readings.entities.items():
         kinds[KINDS.get(entity.partition("/")[0], OTHER)][entity] = values
-    index = {slot.gpu_uuid: slot.gpu_index for slot in view.slots if slot.gpu_uuid}
+    gpus = _gpu_names(view)
     for title, parts in kinds.items():
         if parts:
-            heads = {entity: _part(entity, index) for entity in parts}
+            heads = {entity: _part(entity, gpus) for entity in parts}
             order = sorted(parts, key=lambda entity: _natural(heads[entity].text))
             yield _section(title, {heads[entity]: parts[entity] for entity in order}, looked)
 
 
-def _part(entity: str, gpu_index: dict[str, int | None]) -> Head:
-    """``gpu/<uuid>`` as ``GPU 3`` where the node said which one that is."""
+def _gpu_names(view: NodeView) -> dict[str, str]:
+    """UUID -> ``GPU 3`` where the node said which one that is, else as much of the UUID as tells it apart."""
+    assert view.readings is not None
+    parts = [entity.split("/") for entity in view.readings.entities]
+    uuids = {part[1] for part in parts if part[0] in GPU_KINDS and len(part) > 1}
+    short = Counter(uuid[:UUID_CHARS] for uuid in uuids)
+    names = {uuid: uuid[:UUID_CHARS] if short[uuid[:UUID_CHARS]] == 1 else uuid for uuid in uuids}
+    told = {slot.gpu_uuid: f"GPU {slot.gpu_index}" for slot in view.slots if slot.gpu_index is not None}
+    return names | {uuid: told[uuid] for uuid in uuids & told.keys()}
+
+
+def _part(entity: str, gpus: dict[str, str]) -> Head:
     kind, _, name = entity.partition("/")
-    if kind == "pci" or not name:
-        return Head(name or kind, entity)
     uuid, _, rest = name.partition("/")
-    if kind in ("gpu", "nvlink"):
-        place = gpu_index.get(uuid)
-        gpu = f"GPU {place}" if place is not None else uuid[:12]
-        return Head(f"{gpu} link {rest}" if rest else gpu, entity)
-    return Head(name, entity)
+    if kind in GPU_KINDS and uuid in gpus:
+        return Head(f"{gpus[uuid]} link {rest}" if rest else gpus[uuid], entity)
+    return Head(name or kind, entity)
 
 
 def _natural(text: str) -> list[tuple[int, int, str]]:
@@ -178,8 +201,8 @@ def _section(title: str, parts: Parts, looked: Sequence[Looked]) -> Section:
     names = {head.title for head in grid}
     counters = {head: row for head, row in grid.items() if _is_counter(head.title, names, row)}
     zeros = {head for head, row in counters.items() if all(_is_zero(reading) for reading in row.values())}
-    tables, _ = _tables({head: row for head, row in grid.items() if head not in counters}, parts)
-    rest, beyond = _tables({head: row for head, row in counters.items() if head not in zeros}, parts)
+    tables, _ = _tables_by_kind({head: row for head, row in grid.items() if head not in counters}, parts)
+    rest, beyond = _tables_by_kind({head: row for head, row in counters.items() if head not in zeros}, parts)
     return Section(
         title=title,
         parts=len(parts),
@@ -210,6 +233,24 @@ def _is_counter(metric: str, names: set[str], row: dict[Head, Reading]) -> bool:
 def _is_zero(reading: Reading) -> bool:
     """Sure to be 0: nothing is said of what is not known or in doubt."""
     return reading.value == 0 and reading.quality == "ok"
+
+
+def _tables_by_kind(grid: Grid, parts: Parts) -> tuple[tuple[Table, ...], int]:
+    """(tables, rows left out): ports and network devices share a section, but few metrics."""
+    tables: list[Table] = []
+    beyond = 0
+    kinds: dict[str, Parts] = {}
+    for part, values in parts.items():
+        kinds.setdefault(part.title.partition("/")[0], {})[part] = values
+    for of_kind in kinds.values():
+        cut = {
+            metric: {part: reading for part, reading in row.items() if part in of_kind}
+            for metric, row in grid.items()
+        }
+        made, left_out = _tables({metric: row for metric, row in cut.items() if row}, of_kind)
+        tables += made
+        beyond += left_out
+    return tuple(tables), beyond
 
 
 def _tables(grid: Grid, parts: Parts) -> tuple[tuple[Table, ...], int]:

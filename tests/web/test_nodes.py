@@ -74,7 +74,7 @@ def test_what_is_not_known_says_why_and_is_never_zero(seeded: Seeded, sign_in: S
         assert words in told
     assert "4 294 967 295 the counter stands at its top" in told
     assert "0 Gbit/s" not in told and "0 W" not in told and ">0 s<" not in html
-    assert "2 values, 1 not known" in told
+    assert "1 part, 2 values, 1 not known" in told
 
 
 def test_counters_are_folded_and_those_that_are_zero_everywhere_are_named_once(
