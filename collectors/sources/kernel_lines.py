@@ -6,19 +6,20 @@ In: one record at a time. Out: an event, or none: most lines are no fault. GPU f
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Final
 
 from collectors.sources.base import HOST, Attribute, SourceEvent
-from collectors.sources.gpu_identity import normal_bdf, uuid_of
+from collectors.sources.gpu_identity import UUID, normal_bdf, uuid_of
 from collectors.sources.kmsg import Record
-from collectors.sources.pci_places import rdma_of_netdev
+from collectors.sources.pci_places import rdma_at, rdma_of_netdev
 from collectors.sources.tree import Tree
 from collectors.wire.records import Severity
 
 _BDF: Final = r"((?:[0-9a-fA-F]{4}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"
 _JOB: Final = re.compile(r"job_(\d{1,10})\b")
 _OOM_SAME_US: Final = 5_000_000
+_KILLED_MAX: Final = 1_024
 
 
 class Place:
@@ -28,6 +29,7 @@ class Place:
         self._tree = tree
         self._boot_ns = boot_ns
         self._uuids: dict[str, str | None] = {}
+        self._rdma: dict[tuple[str, str], str | None] = {}
 
     def t_ns(self, usec: int) -> int | None:
         """Wall time of a record; None (now) where the time of boot is not known."""
@@ -35,8 +37,16 @@ class Place:
 
     def uuid_at(self, bdf: str) -> str | None:
         if bdf not in self._uuids:
-            self._uuids[bdf] = uuid_of(self._tree, bdf)
+            self._uuids[bdf] = uuid_of(self._tree, bdf) or self._driver_uuid(bdf)
         return self._uuids[bdf]
+
+    def _driver_uuid(self, bdf: str) -> str | None:
+        try:
+            text = self._tree.read_text(f"proc/driver/nvidia/gpus/{bdf}/information", 4_096)
+        except OSError:
+            return None
+        match = UUID.search(text)
+        return match[0] if match else None
 
     def device(self, bdf_text: str) -> tuple[str, str]:
         """(entity, address): a GPU goes by its UUID whatever names it."""
@@ -44,8 +54,12 @@ class Place:
         uuid = self.uuid_at(bdf)
         return (f"gpu/{uuid}" if uuid else f"pci/{bdf}"), bdf
 
-    def rdma_of(self, netdev: str) -> str | None:
-        return rdma_of_netdev(self._tree, netdev)
+    def rdma_of(self, netdev: str, bdf_text: str) -> str | None:
+        """By the network device, else by the address: the device may have been renamed since."""
+        key = netdev, normal_bdf(bdf_text) or ""
+        if key not in self._rdma:
+            self._rdma[key] = rdma_of_netdev(self._tree, netdev) or rdma_at(self._tree, key[1])
+        return self._rdma[key]
 
     def mount_of(self, server: str) -> str | None:
         """The first mount of an NFS server."""
@@ -61,23 +75,33 @@ class Place:
 
 
 class Teller:
-    """Tells events of one look. Remembers the memory kill that two lines tell."""
+    """Tells events of one look.
 
-    def __init__(self, place: Place) -> None:
+    Args:
+        killed: process -> when its end for want of memory was told (microseconds since boot); several lines
+            tell it, perhaps at two looks.
+    """
+
+    def __init__(self, place: Place, killed: MutableMapping[int, int]) -> None:
         self._place = place
-        self._killed: dict[int, int] = {}
+        self._killed = killed
 
     def event(self, record: Record) -> SourceEvent | None:
         for pattern, tell in _RULES:
-            if match := pattern.search(record.text):
+            if match := pattern.match(record.text):
                 return tell(self, match, record)
         return None
 
     def link_down(self, match: re.Match[str], _: Record) -> SourceEvent:
         netdev = match[2]
-        rdma = self._place.rdma_of(netdev)
+        rdma = self._place.rdma_of(netdev, match[1])
         attributes: dict[str, Attribute] = {"rdma_device": rdma} if rdma else {}
         return SourceEvent(f"nic/{netdev}", "link_down", f"{netdev}: Link down", attributes=attributes)
+
+    def port_down(self, match: re.Match[str], _: Record) -> SourceEvent:
+        device, port = match[1], match[2]
+        text = f"{device} port {port}: Link down"
+        return SourceEvent(f"port/{device}/{port}", "link_down", text, attributes={"rdma_device": device})
 
     def hung_task(self, match: re.Match[str], _: Record) -> SourceEvent:
         comm, pid, seconds = match[1], int(match[2]), int(match[3])
@@ -94,21 +118,23 @@ class Teller:
             HOST, "lockup", f"hard lockup of CPU {match[1]}", "critical", attributes={"cpu": int(match[1])}
         )
 
-    def oom_constraint(self, match: re.Match[str], record: Record) -> SourceEvent:
-        """The first of two lines; it has the control group, and with it the job."""
-        pid = int(match[3])
-        self._killed[pid] = record.usec
-        told: dict[str, Attribute] = {"pid": pid, "name": match[2][:64]}
-        if job := _JOB.search(match[1]):
-            told["job_id"] = int(job[1])
-        return SourceEvent(HOST, "oom_kill", f"out of memory: {match[2]} (pid {pid}) killed", attributes=told)
+    def oom_constraint(self, match: re.Match[str], record: Record) -> SourceEvent | None:
+        """The first of the lines; it has the control group, and with it the job."""
+        job = _JOB.search(match[1])
+        return self._oom(int(match[3]), match[2], record, {"job_id": int(job[1])} if job else {})
 
     def oom_killed(self, match: re.Match[str], record: Record) -> SourceEvent | None:
-        pid = int(match[1])
-        if record.usec - self._killed.get(pid, -_OOM_SAME_US - 1) <= _OOM_SAME_US:
+        return self._oom(int(match[1]), match[2], record, {})
+
+    def _oom(self, pid: int, name: str, record: Record, more: dict[str, Attribute]) -> SourceEvent | None:
+        told = self._killed.get(pid)
+        if told is not None and record.usec - told <= _OOM_SAME_US:
             return None
-        text = f"out of memory: {match[2]} (pid {pid}) killed"
-        return SourceEvent(HOST, "oom_kill", text, attributes={"pid": pid, "name": match[2][:64]})
+        if len(self._killed) >= _KILLED_MAX:
+            self._killed.clear()
+        self._killed[pid] = record.usec
+        text = f"out of memory: {name} (pid {pid}) killed"
+        return SourceEvent(HOST, "oom_kill", text, attributes={"pid": pid, "name": name, **more})
 
     def edac(self, match: re.Match[str], _: Record) -> SourceEvent:
         fatal = match[3] == "UE"
@@ -116,16 +142,18 @@ class Teller:
         return SourceEvent(HOST, "ecc", text, "critical" if fatal else "warning", attributes={"fatal": fatal})
 
     def machine_check(self, match: re.Match[str], _: Record) -> SourceEvent:
-        return SourceEvent(HOST, "mce", f"machine check: {match[1][:160]}")
+        return SourceEvent(HOST, "ecc", f"machine check: {match[1][:160]}")
 
     def disk(self, match: re.Match[str], _: Record) -> SourceEvent:
         device = match["device"]
         kind = "nvme_error" if device.startswith("nvme") else "disk_error"
-        return SourceEvent(f"disk/{device}", kind, f"{device}: {match['what'].strip(' ,:')[:160]}")
+        what = match["what"].strip(" ,:")[:160]
+        severity: Severity = "critical" if what.startswith(_DISK_GONE) else "warning"
+        return SourceEvent(f"disk/{device}", kind, f"{device}: {what}", severity)
 
     def file_system(self, match: re.Match[str], record: Record) -> SourceEvent:
         device = match["device"]
-        severity: Severity = "critical" if "read-only" in record.text.lower() else "warning"
+        severity: Severity = "critical" if _READ_ONLY.search(record.text) else "warning"
         return SourceEvent(f"disk/{device}", "fs_error", record.text[:200], severity)
 
     def read_only(self, _: re.Match[str], record: Record) -> SourceEvent:
@@ -133,17 +161,19 @@ class Teller:
 
     def pcie(self, match: re.Match[str], _: Record) -> SourceEvent:
         entity, bdf = self._place.device(match[1])
-        grades: dict[str, Severity] = {"Corrected": "info", "Uncorrected (Fatal)": "critical"}
+        is_corrected, is_fatal = match[2].startswith("Correct"), match[2].endswith("(Fatal)")
+        severity: Severity = "info" if is_corrected else "critical" if is_fatal else "warning"
+        told: dict[str, Attribute] = {"bdf": bdf, "fatal": is_fatal}
         text = f"PCIe bus error at {bdf}: {match[2]}"
-        return SourceEvent(
-            entity, "pcie_error", text, grades.get(match[2], "warning"),
-            attributes={"bdf": bdf, "fatal": match[2] == "Uncorrected (Fatal)"},
-        )  # fmt: skip
+        return SourceEvent(entity, "pcie_error", text, severity, attributes=told)
 
     def nic(self, match: re.Match[str], _: Record) -> SourceEvent:
         entity, bdf = self._place.device(match[1])
-        severity: Severity = "critical" if "compromised" in match[2] else "warning"
-        return SourceEvent(entity, "nic_error", f"{bdf}: {match[2][:160]}", severity, attributes={"bdf": bdf})
+        if match[2]:
+            entity = f"nic/{match[2]}"
+        severity: Severity = "critical" if "compromised" in match[3] else "warning"
+        text = f"{match[2] or bdf}: {match[3][:160]}"
+        return SourceEvent(entity, "nic_error", text, severity, attributes={"bdf": bdf})
 
     def nfs(self, match: re.Match[str], _: Record) -> SourceEvent:
         server = match[1]
@@ -159,61 +189,81 @@ class Teller:
             HOST, "segfault", f"{match[1]} (pid {match[2]}) crashed in {match[3]}", attributes=told
         )
 
+    def panic(self, match: re.Match[str], _: Record) -> SourceEvent:
+        return SourceEvent(HOST, "kernel_panic", f"kernel panic: {match[1][:160]}", "critical")
+
     def whole_line(self, match: re.Match[str], record: Record) -> SourceEvent:
         return SourceEvent(HOST, "rcu_stall" if "stall" in match[0] else "peermem_error", record.text[:200])
 
 
 Rule = tuple[re.Pattern[str], Callable[[Teller, re.Match[str], Record], SourceEvent | None]]
-_DISK: Final = r"(?P<device>nvme\d+(?:n\d+)?(?:c\d+n\d+)?|[shv]d[a-z]{1,3}|dm-\d+)"
-_RULES: Final[tuple[Rule, ...]] = (
+_DISK: Final = r"(?P<device>nvme\d+(?:n\d+)?(?:c\d+n\d+)?|[shv]d[a-z]{1,3}|dm-\d+|md\d+)"
+_DISK_GONE: Final = ("Disabling", "Removing", "no available path")
+_NETDEV: Final = r"([A-Za-z0-9_.-]{1,15})"
+_READ_ONLY: Final = re.compile("remounting filesystem read-only|forced readonly", re.IGNORECASE)
+_PATTERNS: Final = (
+    (rf"\S+ {_BDF} {_NETDEV}: (?:\S+: )?(?:\S+ )?(?:NIC )?Link (?:is )?[Dd]own", Teller.link_down),
+    (r"mlx\S+ \S+ ([a-z0-9_]{1,63}): Port: (\d{1,3}) Link DOWN", Teller.port_down),
     (
-        re.compile(rf"^\S+ {_BDF} (?:\S+ )?([A-Za-z0-9_.-]{{1,15}}): (?:NIC )?Link (?:is )?[Dd]own"),
-        Teller.link_down,
-    ),
-    (
-        re.compile(r"INFO: task (.{1,64}):(\d{1,10}) blocked for more than (\d{1,9}) seconds"),
+        r"INFO: task (.{1,64}):(\d{1,10}) blocked (?:in I/O wait )?for more than (\d{1,9}) seconds",
         Teller.hung_task,
     ),
     (
-        re.compile(r"soft lockup - CPU#(\d{1,5}) stuck for (\d{1,9})s! \[(.{1,64}):(\d{1,10})\]"),
+        r"(?:NMI )?(?:watchdog: )?BUG: soft lockup - CPU#(\d{1,5}) stuck for (\d{1,9})s! "
+        r"\[(.{1,64}):(\d{1,10})\]",
         Teller.lockup,
     ),
-    (re.compile(r"hard LOCKUP on cpu (\d{1,5})"), Teller.hard_lockup),
-    (re.compile(r"rcu: INFO: \S+ (?:self-)?detected (?:expedited )?stall"), Teller.whole_line),
     (
-        re.compile(r"oom-kill:constraint=\S*?task_memcg=([^,]*),task=(.{1,64}),pid=(\d{1,10}),"),
-        Teller.oom_constraint,
+        r"(?:NMI )?(?:watchdog: )?Watchdog detected hard LOCKUP on cpu (\d{1,5})",
+        Teller.hard_lockup,
     ),
-    (re.compile(r"[Oo]ut of memory: Kill(?:ed)? process (\d{1,10}) \((.{1,64}?)\)"), Teller.oom_killed),
-    (re.compile(r"EDAC MC(\d{1,3}): (\d{1,9}) (CE|UE) "), Teller.edac),
+    (r"(?:rcu: )?INFO: \S+ (?:self-)?detected (?:expedited )?stall", Teller.whole_line),
+    (r"Kernel panic - not syncing: (.*)", Teller.panic),
+    (r"oom-kill:constraint=.*task_memcg=(.*),task=(.{1,64}),pid=(\d{1,10}),", Teller.oom_constraint),
     (
-        re.compile(r"mce: \[Hardware Error\]: ((?:CPU \d+: Machine Check|Machine check events).*)"),
+        r"(?:(?:Memory cgroup )?[Oo]ut of memory[^:]{0,64}: )?Kill(?:ed)? process (\d{1,10}) \((.{1,64}?)\)"
+        r"(?:,| total| score|$)",
+        Teller.oom_killed,
+    ),
+    (r"EDAC MC(\d{1,3}): (\d{1,9}) (CE|UE) ", Teller.edac),
+    (
+        r"(?:mce: )?\[Hardware Error\]: ((?:CPU \d+: Machine Check|Machine check events).*)",
         Teller.machine_check,
     ),
-    (re.compile(rf"\bnvme {_DISK}: (?P<what>(?:I/O|controller is down|Removing|resetting).*)"), Teller.disk),
-    (re.compile(rf"(?P<what>\b(?:I/O|critical \w+) error), dev {_DISK}"), Teller.disk),
-    (re.compile(rf"EXT4-fs error \(device {_DISK}"), Teller.file_system),
-    (re.compile(rf"EXT4-fs \({_DISK}[^)]*\): .*[Rr]emounting filesystem read-only"), Teller.file_system),
     (
-        re.compile(rf"XFS \({_DISK}[^)]*\): .*(?:[Cc]orruption|Shutting down|metadata I/O error)"),
-        Teller.file_system,
+        rf"nvme {_DISK}: "
+        r"(?P<what>(?:I/O|controller is down|Removing|resetting|Disabling|Device not ready).*)",
+        Teller.disk,
     ),
-    (re.compile(r"[Rr]emounting filesystem read-only"), Teller.read_only),
+    (rf"block {_DISK}: (?P<what>no available path.*)", Teller.disk),
+    (rf"(?:\w+: )?(?P<what>(?:I/O|critical \w+) error), dev {_DISK}", Teller.disk),
+    (rf"(?P<what>Buffer I/O error) on dev(?:ice)? {_DISK}", Teller.disk),
+    (rf"{_DISK}: (?P<what>.* @ LBA .*)", Teller.disk),
+    (rf"EXT[234]-fs error \(device {_DISK}", Teller.file_system),
+    (rf"EXT[234]-fs \({_DISK}[^)]*\): .*[Rr]emounting filesystem read-only", Teller.file_system),
+    (rf"XFS \({_DISK}[^)]*\): .*(?:[Cc]orruption|[Ss]hutting down|metadata I/O error)", Teller.file_system),
+    (rf"BTRFS \w+ \(device {_DISK}[^)]*\):? .*forced readonly", Teller.file_system),
     (
-        re.compile(rf"{_BDF}: (?:AER: )?PCIe Bus Error: severity=(Corrected|Uncorrected \((?:Non-)?Fatal\))"),
+        r"(?:EXT[234]-fs|F2FS-fs|XFS|BTRFS)\b.*(?:[Rr]emounting filesystem read-only|forced readonly)",
+        Teller.read_only,
+    ),
+    (
+        rf"\S+ {_BDF}: (?:AER: )?PCIe Bus Error: "
+        r"severity=(Correct(?:ed|able)|Uncorrect(?:ed|able) \((?:Non-)?Fatal\))",
         Teller.pcie,
     ),
     (
-        re.compile(
-            rf"^mlx5_core {_BDF}.*?((?:Detected insufficient power|Port module event\[error\]|"
-            r".*health compromised|.*cmd .* timeout\. Will cause a leak|.*assert_var).*)"
-        ),
+        rf"mlx5_core {_BDF}(?: {_NETDEV})?: .*?(Detected insufficient power.*|Port module event\[error\].*|"
+        r"Port module event.*High Temperature.*|[^:]*health compromised.*|\S+ timeout\. Will cause a leak.*|"
+        r"assert_var.*|Fatal error \d+ detected.*)",
         Teller.nic,
     ),
-    (re.compile(r"nfs: server (\S{1,255}) not responding"), Teller.nfs),
+    (r"nfs: server (\S{1,255}) not responding", Teller.nfs),
     (
-        re.compile(r"(\S{1,64})\[(\d{1,10})\]: segfault at .* in (libnccl\S{0,60}|libcuda\S{0,60})\["),
+        r"(.{1,64})\[(\d{1,10})\]: segfault at .* in (libnccl\S{0,60}|libcuda\S{0,60})\[",
         Teller.segfault,
     ),
-    (re.compile(r"nvidia[-_]peermem.*invalid context"), Teller.whole_line),
+    (r"nvidia[-_]peermem.*invalid context", Teller.whole_line),
 )
+# All from the start of a line: names that a user chose (of a control group, a process) come later in it.
+_RULES: Final[tuple[Rule, ...]] = tuple((re.compile(pattern), tell) for pattern, tell in _PATTERNS)

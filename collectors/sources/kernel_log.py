@@ -7,14 +7,16 @@ the log lost in between is a ``kmsg_gap``.
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from collectors.minute import MetricSpec
 from collectors.sources import kernel_lines, xid_lines
-from collectors.sources.base import HOST, OK, Reading, Sample, SourceEvent
+from collectors.sources.base import HOST, OK, Attribute, Reading, Sample, SourceEvent
 from collectors.sources.infiniband import reason
 from collectors.sources.kernel_lines import Place
 from collectors.sources.kmsg import KmsgReader, Lost, Record, fresh, parse, parse_journal
@@ -26,8 +28,9 @@ JOURNAL: Final = "journalctl_-k_-o_json.json"
 JOURNAL_EVERY_LOOKS: Final = 30
 JOURNAL_RECORDS: Final = 2_000
 JOURNAL_TIMEOUT_S: Final = 4.0
-EVENTS_MAX: Final = 2_000
-"""Events of one look; a log that floods is told as such beyond."""
+REPEATS_MAX: Final = 200
+"""Events of one kind and code of one part at one look; what is beyond is counted in a ``kmsg_flood``."""
+KINDS_MAX: Final = 500
 
 
 class KernelLogSource:
@@ -43,6 +46,7 @@ class KernelLogSource:
         self._boot_id: str | None = None
         self._last: Record | None = None
         self._xids = xid_lines.Memory()
+        self._killed: dict[int, int] = {}
         self._kept_in: Path | None = None
         self._looks_without = 0
         """looks since the log itself could not be read"""
@@ -60,15 +64,15 @@ class KernelLogSource:
     def read(self, tree: Tree, at_s: float) -> Reading:
         records, quality = self._records(tree)
         readable = Sample(HOST, "kernel_log_readable_count", 1 if quality == OK else None, quality)
+        if not records:
+            return Reading([readable])
         boot_id = _boot_id(tree)
         if boot_id != self._boot_id:
             self._last, self._boot_id = None, boot_id
-            self._xids = xid_lines.Memory()
-        if not records:
-            return Reading([readable])
+            self._xids, self._killed = xid_lines.Memory(), {}
         place = Place(tree, _boot_ns(tree))
-        events = self._events(records, place)
-        self._last = records[-1]
+        events = self._events(records, place, REPEATS_MAX if tree.is_live else None)
+        self._last = _later(self._last, records[-1])
         self._keep()
         return Reading([readable], events)
 
@@ -97,29 +101,59 @@ class KernelLogSource:
         argv = ["journalctl", "-k", "-o", "json", "-n", str(JOURNAL_RECORDS), "--no-pager"]
         return output(tree, JOURNAL, argv, JOURNAL_TIMEOUT_S)
 
-    def _events(self, records: list[Record], place: Place) -> list[SourceEvent]:
+    def _events(self, records: list[Record], place: Place, repeats_max: int | None) -> list[SourceEvent]:
         seen = [record for record in records if record.from_kernel]
         self._xids.learn(seen, place)
         found: list[SourceEvent] = []
-        teller = kernel_lines.Teller(place)
+        teller = kernel_lines.Teller(place, self._killed)
         for record in fresh(records, self._last):
-            if len(found) >= EVENTS_MAX:
-                text = f"more than {EVENTS_MAX} faults in the kernel log at one look: the rest is left out"
-                found.append(SourceEvent(HOST, "kmsg_flood", text, t_ns=place.t_ns(record.usec)))
-                break
             if isinstance(record, Lost):
                 found.append(_gap(record, place))
             elif record.from_kernel and (event := self._xids.event(record, place) or teller.event(record)):
                 found.append(replace(event, t_ns=place.t_ns(record.usec)))
-        return xid_lines.with_recovery(found)
+        found = xid_lines.with_recovery(found)
+        return found if repeats_max is None else bounded(found, repeats_max)
 
     def _keep(self) -> None:
         if self._kept_in is None or self._last is None or self._last.sequence is None:
             return
         told = {"boot_id": self._boot_id, "sequence": self._last.sequence, "usec": self._last.usec}
         temporary = self._kept_in.with_suffix(".new")
-        temporary.write_text(json.dumps(told), encoding="ascii")
-        temporary.replace(self._kept_in)
+        with contextlib.suppress(OSError):  # a full disk must not cost the events of this look
+            temporary.write_text(json.dumps(told), encoding="ascii")
+            temporary.replace(self._kept_in)
+
+
+def bounded(events: list[SourceEvent], repeats_max: int) -> list[SourceEvent]:
+    """The first ``repeats_max`` of each kind and code of a part; of the others only how many there were.
+
+    A node whose job cleans up after a fault prints thousands of the same Xid: the other faults are not lost.
+    """
+    counts: Counter[tuple[str, str, int | None]] = Counter()
+    last: dict[tuple[str, str, int | None], SourceEvent] = {}
+    kept: list[SourceEvent] = []
+    for event in events:
+        key = event.entity, event.kind, event.code
+        if key not in counts and len(counts) >= KINDS_MAX:
+            key = HOST, "others", None
+        counts[key] += 1
+        if counts[key] <= repeats_max:
+            kept.append(event)
+        else:
+            last[key] = event
+    for (entity, kind, code), event in last.items():
+        more = counts[entity, kind, code] - repeats_max
+        text = f"{more} more of {kind}{'' if code is None else f' {code}'} in the kernel log at this look"
+        told: dict[str, Attribute] = {"kind": kind, "count": more}
+        kept.append(SourceEvent(entity, "kmsg_flood", text, "warning", code, event.t_ns, told))
+    return kept
+
+
+def _later(last: Record | None, newest: Record) -> Record:
+    """A log that was cut off at its end does not begin again."""
+    if last is None or last.sequence is None or newest.sequence is None:
+        return newest
+    return newest if newest.sequence > last.sequence else last
 
 
 def _gap(lost: Lost, place: Place) -> SourceEvent:

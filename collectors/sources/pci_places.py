@@ -33,6 +33,11 @@ def rdma_of_netdev(tree: Tree, netdev: str) -> str | None:
     return _peer(tree, f"{_NET}/{netdev}", _RDMA)
 
 
+def rdma_at(tree: Tree, bdf: str) -> str | None:
+    """The RDMA device at a PCI address (``0000:12:00.0``)."""
+    return _at(tree, bdf, _RDMA)
+
+
 def netdev_of_rdma(tree: Tree, device: str) -> str | None:
     """The network device at the PCI address of an RDMA device."""
     return _peer(tree, f"{_RDMA}/{device}", _NET)
@@ -40,7 +45,9 @@ def netdev_of_rdma(tree: Tree, device: str) -> str | None:
 
 def _peer(tree: Tree, folder: str, others: str) -> str | None:
     bdf = device_bdf(tree, folder)
-    if bdf is None:
-        return None
+    return None if bdf is None else _at(tree, bdf, others)
+
+
+def _at(tree: Tree, bdf: str, others: str) -> str | None:
     names = tree.list(others)[:_DEVICES_MAX]
     return next((name for name in names if device_bdf(tree, f"{others}/{name}") == bdf), None)

@@ -195,23 +195,20 @@ class Memory:
 def with_recovery(events: list[SourceEvent]) -> list[SourceEvent]:
     """Events with the driver's own recovery action on the Xid it belongs to: the last before it."""
     found = list(events)
+    causes: dict[str, int] = {}
+    """entity -> place of its last Xid that may be a cause"""
     for at, event in enumerate(events):
-        if event.kind != "xid" or event.code != RECOVERY_ACTION_CHANGED:
-            continue
-        before = (
-            place
-            for place in range(at - 1, -1, -1)
-            if found[place].kind == "xid"
-            and found[place].entity == event.entity
-            and found[place].code not in (RECOVERY_ACTION_CHANGED, PREEMPTIVE_CLEANUP)
-        )
+        if event.kind == "xid" and event.code not in _NEVER_A_ROOT:
+            causes[event.entity] = at
         action = event.attributes.get("recovery_action")
-        place = next(before, None)
-        if place is None or not isinstance(action, str) or action == "NONE":
+        place = causes.get(event.entity)
+        if event.code != RECOVERY_ACTION_CHANGED or place is None or action in (None, "NONE"):
             continue
         cause = found[place]
-        attributes = {**cause.attributes, "recovery_action": action}
-        found[place] = replace(cause, attributes=attributes, severity=severity_of(action))
+        severity = severity_of(str(action))
+        found[place] = replace(
+            cause, attributes={**cause.attributes, "recovery_action": action}, severity=severity
+        )
     return found
 
 

@@ -183,7 +183,7 @@ def test_a_switch_fault_says_in_words_whether_it_is_fatal(
         ("rcu: INFO: rcu_sched self-detected stall on CPU", "host", "rcu_stall", {}),
         ("EDAC MC0: 1 CE memory read error on CPU_SrcID#0", "host", "ecc", {"fatal": False}),
         ("EDAC MC1: 2 UE memory read error", "host", "ecc", {"fatal": True}),
-        ("mce: [Hardware Error]: Machine check events logged", "host", "mce", {}),
+        ("mce: [Hardware Error]: Machine check events logged", "host", "ecc", {}),
         ("nvme nvme2: I/O 512 QID 4 timeout, aborting", "disk/nvme2", "nvme_error", {}),
         ("blk_update_request: I/O error, dev nvme2n1, sector 0 op 0x0", "disk/nvme2n1", "nvme_error", {}),
         ("critical medium error, dev sda, sector 5", "disk/sda", "disk_error", {}),
@@ -316,7 +316,7 @@ def test_a_live_log_is_read_record_by_record(monkeypatch: pytest.MonkeyPatch) ->
         return answer
 
     reader = KmsgReader("/dev/null")
-    monkeypatch.setattr(kmsg.os, "read", read)
+    monkeypatch.setattr(os, "read", read)
     found = reader.read()
     monkeypatch.undo()
     reader.close()
@@ -331,10 +331,130 @@ def test_any_bytes_are_read(data: bytes) -> None:
     kmsg.parse_journal(data)
 
 
-def test_a_flood_is_bounded(tmp_path: Path) -> None:
-    found = events(tmp_path, *["NVRM: Xid (PCI:0000:0a:00): 45, Ch 0"] * 3_000)
-    assert found[-1].kind == "kmsg_flood" and len(found) == 2_001
-    assert Tree(tmp_path).exists("dev/kmsg")
+class LiveTree(Tree):
+    """A recorded node that is read like this machine."""
+
+    is_live = True
+
+
+class FakeReader:
+    """Records that each look finds, one batch after the other."""
+
+    def __init__(self, *batches: bytes) -> None:
+        self._batches = list(batches)
+
+    def read(self) -> list[Record]:
+        return kmsg.parse(self._batches.pop(0)) if self._batches else []
+
+
+def live(root: Path, *batches: bytes) -> tuple[KernelLogSource, LiveTree]:
+    source = KernelLogSource()
+    source._reader = FakeReader(*batches)  # type: ignore[assignment]
+    return source, LiveTree(node(root))
+
+
+def test_a_flood_hides_no_other_fault(tmp_path: Path) -> None:
+    """A public report: thousands of the same Xid as a job ends; what else happened is still told."""
+    echo = "NVRM: Xid (PCI:0000:0a:00): 45, pid=5, name=python, Ch 00000001"
+    lines = [echo] * 3_000 + ["NVRM: Xid (PCI:0000:0a:00): 79, GPU has fallen off the bus."]
+    source, tree = live(tmp_path, "".join(f"3,{n},{n},-;{line}\n" for n, line in enumerate(lines)).encode())
+    found = source.read(tree, 0.0).events
+    assert [event.code for event in found[-2:]] == [79, 45]
+    assert (found[-1].kind, found[-1].attributes) == ("kmsg_flood", {"kind": "xid", "count": 2_800})
+    assert len(found) == 202
+    assert len(events(tmp_path / "recorded", *lines)) == 3_001  # what was recorded is told whole
+
+
+def test_an_idle_look_reads_nothing_but_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, tree = live(tmp_path, b"3,1,1,-;hello\n")
+    source.read(tree, 0.0)
+    monkeypatch.setattr(LiveTree, "read_bytes", None)
+    reading = source.read(tree, 1.0)
+    assert reading.events == () and reading.samples[0].value == 1
+
+
+def test_a_kill_told_at_two_looks_is_one_event(tmp_path: Path) -> None:
+    first = b"3,1,1,-;oom-kill:constraint=CONSTRAINT_NONE,task_memcg=/a,task=python,pid=9,uid=0\n"
+    source, tree = live(tmp_path, first, b"3,2,2,-;Out of memory: Killed process 9 (python) total-vm:1kB\n")
+    assert [len(source.read(tree, at).events) for at in (0.0, 1.0)] == [1, 0]
+
+
+def test_a_log_that_was_cut_off_does_not_begin_again(tmp_path: Path) -> None:
+    line = "NVRM: Xid (PCI:0000:0a:00): 13, Graphics"
+    source = KernelLogSource()
+    assert [len(look(source, node(tmp_path, *[line] * count))[1]) for count in (3, 1, 3)] == [3, 0, 0]
+
+
+def test_where_the_place_cannot_be_written_the_events_are_told(tmp_path: Path) -> None:
+    source = KernelLogSource()
+    source.keep_in(tmp_path / "gone")
+    root = node(tmp_path / "node", "NVRM: Xid (PCI:0000:0a:00): 13, Graphics")
+    assert len(look(source, root)[1]) == 1
+
+
+def test_the_driver_names_a_gpu_that_no_tool_lists(tmp_path: Path) -> None:
+    uuid = "GPU-00000000-0000-0000-0000-00000000000c"
+    told = f"Model: \t NVIDIA H100\nGPU UUID: \t {uuid}\n"
+    write(tmp_path, {"proc/driver/nvidia/gpus/0000:0c:00.0/information": told})
+    (event,) = events(tmp_path, "NVRM: Xid (PCI:0000:0c:00): 13, Graphics")
+    assert event.entity == f"gpu/{uuid}"
+
+
+@pytest.mark.parametrize(
+    ("line", "entity", "severity"),
+    [
+        ("mlx5_core 0000:0d:00.0 rnic0: Link down", "nic/rnic0", "warning"),
+        ("bnxt_en 0000:0d:00.0 ens3f0np0: NIC Link is Down", "nic/ens3f0np0", "warning"),
+        ("igb 0000:01:00.0 eth0: igb: eth0 NIC Link is Down", "nic/eth0", "warning"),
+        ("mlx5_core 0000:0d:00.0 mlx5_9: Port: 1 Link DOWN", "port/mlx5_9/1", "warning"),
+        ("INFO: task python:7 blocked in I/O wait for more than 245 seconds.", "host", "warning"),
+        ("INFO: rcu_sched detected stalls on CPUs/tasks:", "host", "warning"),
+        ("NMI watchdog: Watchdog detected hard LOCKUP on cpu 3", "host", "critical"),
+        ("Kernel panic - not syncing: Fatal machine check", "host", "critical"),
+        ("mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 8: 8c00004000010090", "host", "warning"),
+        ("nvme nvme2: Disabling device after reset failure: -19", "disk/nvme2", "critical"),
+        ("block nvme2n1: no available path - failing I/O", "disk/nvme2n1", "critical"),
+        ("Buffer I/O error on dev nvme2n1p1, logical block 5, async page read", "disk/nvme2n1", "warning"),
+        ("nvme2n1: I/O Cmd(0x2) @ LBA 5, 8 blocks, Unrecovered Read Error (sct 0x2 / sc 0x81)", "disk/nvme2n1", "warning"),
+        ("EXT4-fs (md127p3): Remounting filesystem read-only", "disk/md127", "critical"),
+        ("BTRFS info (device sdb: state EA): forced readonly", "disk/sdb", "critical"),
+        ("XFS (nvme2n1p1): Filesystem has been shut down due to log error, shutting down", "disk/nvme2n1", "warning"),
+        ("EXT4-fs (mapper/data): Remounting filesystem read-only", "host", "critical"),
+        ("pcieport 0000:00:01.0: PCIe Bus Error: severity=Correctable, type=Physical Layer, (Receiver ID)", "pci/0000:00:01.0", "info"),
+        ("mlx5_core 0000:12:00.0: PCIe Bus Error: severity=Uncorrectable (Non-Fatal), type=Transaction", "pci/0000:12:00.0", "warning"),
+        ("mlx5_core 0000:12:00.0 rnic3: Port module event[error]: module 0, Cable error, High Temperature", "nic/rnic3", "warning"),
+        ("mlx5_core 0000:5c:00.0: mlx5_pcie_event:299:(pid 268269): Detected insufficient power on the PCIe slot (27W).", "pci/0000:5c:00.0", "warning"),
+        ("mlx5_core 0000:12:00.0: wait_func:1135:(pid 9): 2ERR_QP(0x507) timeout. Will cause a leak of a command resource", "pci/0000:12:00.0", "warning"),
+        ("mlx5_core 0000:12:00.0: print_health:401:(pid 0): device's health compromised - reached miss count", "pci/0000:12:00.0", "critical"),
+    ],
+)  # fmt: skip
+def test_more_faults_of_the_host(tmp_path: Path, line: str, entity: str, severity: str) -> None:
+    (event,) = events(tmp_path, line)
+    assert (event.entity, event.severity) == (entity, severity)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "usb 1-1: Product: nfs: server nas-a not responding",
+        "usb 1-1: Product: INFO: task x:1 blocked for more than 9 seconds",
+        "oom-kill:constraint=CONSTRAINT_NONE",
+        "mlx5_core 0000:12:00.0: Port module event: module 0, Cable plugged",
+        "pcieport 0000:00:01.0: pciehp: Slot(1): Link Down",
+        "INFO: task python:7 is blocked on a mutex likely owned by task x:8.",
+        "EXT4-fs (nvme2n1p1): re-mounted r/w. Quota mode: none.",
+        "python[77]: segfault at 0 ip 00007f sp 00007f error 4 in libtorch.so[7f00+1000]",
+        "md/raid1:md127: active with 2 out of 2 mirrors",
+    ],
+)
+def test_near_misses(tmp_path: Path, line: str) -> None:
+    assert events(tmp_path, line) == []
+
+
+def test_a_renamed_device_keeps_its_rdma_device(tmp_path: Path) -> None:
+    write(tmp_path, {"sys/class/infiniband/mlx5_2/device": "../../../0000:8d:00.0"})
+    (event,) = events(tmp_path, "mlx5_core 0000:8d:00.0 eth7: Link down")
+    assert (event.entity, event.attributes) == ("nic/eth7", {"rdma_device": "mlx5_2"})
 
 
 def test_a_log_that_may_not_be_read_is_not_a_host_without_faults(tmp_path: Path) -> None:
