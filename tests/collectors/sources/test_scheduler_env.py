@@ -345,7 +345,7 @@ def test_any_environment_gives_a_known_gpu_or_none(
 
 @pytest.mark.parametrize(
     "said",
-    ["", "[]", "{}", '{"by_uuid": [], "nvml_index": []}', '{"by_uuid": {"GPU-12": [true, -1, "5"]}}', "[" * 99_999],
+    ["", "[]", "{}", '{"by_uuid": [], "nvml_index": 1}', '{"by_uuid": {"GPU-12": [true, -1]}}', "[" * 99_999],
 )  # fmt: skip
 def test_a_damaged_list_of_processes_costs_the_gpu_only(tmp_path: Path, said: str) -> None:
     found = mapped(
