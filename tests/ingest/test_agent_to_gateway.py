@@ -84,9 +84,11 @@ def agent_on(tree: Path, gateway: GatewayProcess, enrolment: str, state: Path) -
             agent.wait(20)
 
 
-def told_once(
-    client: Client, holds: Callable[[dict[tuple[str, str], Any]], bool]
-) -> dict[tuple[str, str], Any]:
+Told = dict[tuple[str, str], Any]
+"""(entity, metric) -> the value as REST tells it"""
+
+
+def told_once(client: Client, holds: Callable[[Told], bool]) -> Told:
     """What REST tells of the node, as soon as it is as wanted."""
     end = time.monotonic() + 50
     found: Told = {}
