@@ -15,7 +15,15 @@ from typing import Final
 
 from collectors.minute import MetricSpec
 from collectors.sources.base import OK, Attribute, Reading, Sample, SourceEvent
-from collectors.sources.counters import Change, Count, CounterGroup, parsed, samples
+from collectors.sources.counters import (
+    NOT_AVAILABLE,
+    UNREADABLE,
+    Change,
+    Count,
+    CounterGroup,
+    parsed,
+    samples,
+)
 from collectors.sources.ethtool import KernelStats, parse
 from collectors.sources.infiniband import COUNTERS_PERIOD_S, reason
 from collectors.sources.pci_places import rdma_of_netdev
@@ -154,8 +162,10 @@ class _Look:
         if self._up is False:
             yield Sample(self._entity, "speed_gbps", None, "link_down")
         elif self._up and (count := self._count("speed")) is not None:
-            mbps = count.value
-            yield Sample(self._entity, "speed_gbps", None if mbps is None else mbps / 1_000, count.quality)
+            mbps, quality = count.value, count.quality
+            if quality == UNREADABLE:  # "-1": a driver that has no speed, as of virtual devices
+                quality = NOT_AVAILABLE
+            yield Sample(self._entity, "speed_gbps", None if mbps is None else mbps / 1_000, quality)
 
     def driver_samples(self, read: Mapping[str, Count]) -> Iterator[Sample]:
         for name in sorted(_PERCENTS & read.keys()):

@@ -1,4 +1,4 @@
-"""What each source needs of a machine, in words for people: ``doctor`` says it where a source finds nothing."""
+"""What each source needs of a machine, in words: ``doctor`` says it where a source finds nothing."""
 
 from __future__ import annotations
 
