@@ -61,7 +61,8 @@ def best_samples(readings: Iterable[tuple[Source, Reading]]) -> Iterator[tuple[s
     best: dict[tuple[str, str, tuple[tuple[str, str], ...]], tuple[str, Sample]] = {}
     for source, reading in readings:
         for sample in reading.samples:
-            key = (sample.entity, sample.metric, tuple(sorted(sample.labels.items())))
+            labels = tuple(sorted(sample.labels.items())) if sample.labels else ()
+            key = (sample.entity, sample.metric, labels)
             if key not in best or (best[key][1].value is None and sample.value is not None):
                 best[key] = source.name, sample
     yield from best.values()
@@ -70,7 +71,7 @@ def best_samples(readings: Iterable[tuple[Source, Reading]]) -> Iterator[tuple[s
 def best_events(readings: Iterable[Reading]) -> list[SourceEvent]:
     """All events; of two that tell one job, as the node and its scheduler do, that which knows more of it.
 
-    What only the other knows is filled in.
+    What only the other knows is filled in. A fault that stands is not told beside the moment it began.
     """
     events: list[SourceEvent] = []
     jobs: dict[str, int] = {}
@@ -83,7 +84,8 @@ def best_events(readings: Iterable[Reading]) -> list[SourceEvent]:
         lesser, richer = sorted((events[place], event), key=_told)
         known = {key: value for key, value in richer.attributes.items() if value is not None}
         events[place] = replace(richer, attributes={**richer.attributes, **lesser.attributes, **known})
-    return events
+    dated = {(event.entity, event.kind) for event in events if not event.standing}
+    return [event for event in events if not event.standing or (event.entity, event.kind) not in dated]
 
 
 def _told(event: SourceEvent) -> int:

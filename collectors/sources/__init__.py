@@ -16,10 +16,13 @@ REGISTRY: Final[dict[str, str]] = {
     "disks": "collectors.sources.disks:DisksSource",
     "ethernet": "collectors.sources.ethernet:EthernetSource",
     "expected": "collectors.sources.expected:ExpectedSource",
+    "gpu_dcgm": "collectors.sources.gpu_dcgm:GpuDcgmSource",
+    "gpu_nvml": "collectors.sources.gpu_nvml:GpuNvmlSource",
     "host": "collectors.sources.host:HostSource",
     "infiniband": "collectors.sources.infiniband:InfinibandSource",
     "kernel_log": "collectors.sources.kernel_log:KernelLogSource",
     "mounts": "collectors.sources.mounts:MountsSource",
+    "nvlink": "collectors.sources.nvlink:NvlinkSource",
     "pcie": "collectors.sources.pcie:PcieSource",
     "scheduler_env": "collectors.sources.scheduler_env:SchedulerEnvSource",
 }

@@ -133,3 +133,10 @@ def test_the_agent_imports_nothing_of_the_server() -> None:
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], cwd=REPO, check=True, timeout=30)
+
+
+def test_a_fault_that_stands_is_not_told_beside_its_beginning() -> None:
+    began = SourceEvent("gpu/a", "gpu_lost", "fell off the bus", t_ns=5)
+    stands = SourceEvent("gpu/a", "gpu_lost", "is missing", standing=True)
+    other = SourceEvent("gpu/b", "gpu_lost", "is missing", standing=True)
+    assert once.best_events([Reading((), [stands, other]), Reading((), [began])]) == [other, began]
