@@ -12,6 +12,7 @@ from typing import Final
 from collectors.sources.base import HOST, Attribute, SourceEvent
 from collectors.sources.gpu_identity import UUID, normal_bdf, uuid_of
 from collectors.sources.kmsg import Record
+from collectors.sources.mountstats import path_of
 from collectors.sources.pci_places import rdma_at, rdma_of_netdev
 from collectors.sources.tree import Tree
 from collectors.wire.records import Severity
@@ -20,6 +21,8 @@ _BDF: Final = r"((?:[0-9a-fA-F]{4}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"
 _JOB: Final = re.compile(r"job_(\d{1,10})\b")
 _OOM_SAME_US: Final = 5_000_000
 _KILLED_MAX: Final = 1_024
+_MOUNT_POINT: Final = 4
+"""Its word in a line of mountinfo."""
 
 
 class Place:
@@ -64,13 +67,13 @@ class Place:
     def mount_of(self, server: str) -> str | None:
         """The first mount of an NFS server."""
         try:
-            lines = self._tree.read_text("proc/self/mountinfo").splitlines()
+            text = self._tree.read_text("proc/self/mountinfo")
         except OSError:
             return None
-        for line in lines:
+        for line in text.splitlines():
             words = line.split(" ")
-            if f"{server}:" in line and len(words) > 4 and any(w.startswith(f"{server}:") for w in words):
-                return words[4].replace("\\040", " ")
+            if len(words) > _MOUNT_POINT and any(word.startswith(f"{server}:") for word in words):
+                return path_of(words[_MOUNT_POINT])
         return None
 
 
@@ -258,7 +261,7 @@ _PATTERNS: Final = (
         r"assert_var.*|Fatal error \d+ detected.*)",
         Teller.nic,
     ),
-    (r"nfs: server (\S{1,255}) not responding", Teller.nfs),
+    (r"nfs: server (\S{1,128}) not responding", Teller.nfs),
     (
         r"(.{1,64})\[(\d{1,10})\]: segfault at .* in (libnccl\S{0,60}|libcuda\S{0,60})\[",
         Teller.segfault,

@@ -28,6 +28,8 @@ JOURNAL: Final = "journalctl_-k_-o_json.json"
 JOURNAL_EVERY_LOOKS: Final = 30
 JOURNAL_RECORDS: Final = 2_000
 JOURNAL_TIMEOUT_S: Final = 4.0
+RECORDED_MAX_BYTES: Final = 16 * 1024 * 1024
+"""The largest buffer that distributions give the kernel's log."""
 REPEATS_MAX: Final = 200
 """Events of one kind and code of one part at one look; what is beyond is counted in a ``kmsg_flood``."""
 KINDS_MAX: Final = 500
@@ -48,6 +50,7 @@ class KernelLogSource:
         self._xids = xid_lines.Memory()
         self._killed: dict[int, int] = {}
         self._kept_in: Path | None = None
+        self._journal_quality = OK
         self._looks_without = 0
         """looks since the log itself could not be read"""
 
@@ -56,7 +59,7 @@ class KernelLogSource:
         self._kept_in = folder / "kernel_log.json"
         try:
             told = json.loads(self._kept_in.read_text(encoding="ascii"))
-            self._boot_id = str(told["boot_id"])
+            self._boot_id = str(told["boot_id"]) if told["boot_id"] else None
             self._last = Record(int(told["sequence"]), int(told["usec"]), "")
         except (OSError, ValueError, KeyError, TypeError):
             self._boot_id = self._last = None
@@ -66,15 +69,20 @@ class KernelLogSource:
         readable = Sample(HOST, "kernel_log_readable_count", 1 if quality == OK else None, quality)
         if not records:
             return Reading([readable])
-        boot_id = _boot_id(tree)
-        if boot_id != self._boot_id:
-            self._last, self._boot_id = None, boot_id
-            self._xids, self._killed = xid_lines.Memory(), {}
+        self._see_boot(_boot_id(tree))
         place = Place(tree, _boot_ns(tree))
         events = self._events(records, place, REPEATS_MAX if tree.is_live else None)
         self._last = _later(self._last, records[-1])
         self._keep()
         return Reading([readable], events)
+
+    def _see_boot(self, boot_id: str | None) -> None:
+        """Another boot counts its records from 0; one that is not told is taken for the same."""
+        if boot_id is not None and boot_id != self._boot_id:
+            if self._boot_id is not None:
+                self._last = None
+                self._xids, self._killed = xid_lines.Memory(), {}
+            self._boot_id = boot_id
 
     def _records(self, tree: Tree) -> tuple[list[Record], str]:
         """All that the log holds (of the live one only what was not read before), and whether it can be read.
@@ -85,21 +93,25 @@ class KernelLogSource:
             if tree.is_live:
                 self._reader = self._reader or KmsgReader(f"/{KMSG}")
                 return self._reader.read(), OK
-            return parse(tree.read_bytes(KMSG)), OK
+            return parse(tree.read_bytes(KMSG, RECORDED_MAX_BYTES)), OK
         except OSError as error:
-            try:
-                return parse_journal(self._journal(tree)), OK
-            except OSError:
-                return [], reason(error)
+            return self._journal(tree, reason(error))
 
-    def _journal(self, tree: Tree) -> bytes:
-        """The journal's copy; asked of a live machine rarely, since that starts a process."""
-        if tree.is_live and self._looks_without % JOURNAL_EVERY_LOOKS:
-            self._looks_without += 1
-            return b""
+    def _journal(self, tree: Tree, why_not: str) -> tuple[list[Record], str]:
+        """The journal's copy; asked of a live machine rarely, since that starts a process.
+
+        One without any record of the kernel is one that this user may not see, not a quiet kernel.
+        """
         self._looks_without += 1
+        if tree.is_live and self._looks_without % JOURNAL_EVERY_LOOKS != 1:
+            return [], self._journal_quality
         argv = ["journalctl", "-k", "-o", "json", "-n", str(JOURNAL_RECORDS), "--no-pager"]
-        return output(tree, JOURNAL, argv, JOURNAL_TIMEOUT_S)
+        try:
+            records = parse_journal(output(tree, JOURNAL, argv, JOURNAL_TIMEOUT_S))
+        except OSError:
+            records = []
+        self._journal_quality = OK if records else why_not
+        return records, self._journal_quality
 
     def _events(self, records: list[Record], place: Place, repeats_max: int | None) -> list[SourceEvent]:
         seen = [record for record in records if record.from_kernel]

@@ -18,6 +18,8 @@ from typing import Any, Final
 RECORD_MAX_BYTES: Final = 8_192
 """The kernel's own limit of one record with its dictionary."""
 RECORDS_MAX: Final = 100_000
+LIVE_RECORDS_MAX: Final = 10_000
+"""Records of one look at the live log; the others wait for the next."""
 TEXT_MAX_CHARS: Final = 2_000
 
 _HEAD: Final = re.compile(rb"(\d{1,5}),(\d{1,20}),(\d{1,20}),[^;\n]*;")
@@ -123,7 +125,7 @@ class KmsgReader:
         if self._fd is None:
             self._fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         found: list[Record] = []
-        for _ in range(RECORDS_MAX):
+        for _ in range(LIVE_RECORDS_MAX):
             try:
                 data = os.read(self._fd, RECORD_MAX_BYTES)
             except BlockingIOError:

@@ -45,8 +45,8 @@ _GPU_AT: Final = re.compile(rf"NVRM: GPU at {_BDF}: (GPU-[0-9a-fA-F-]{{36}})")
 _LOST: Final = re.compile(rf"NVRM: .*?{_BDF}.*(?:fallen off the bus|GPU is lost)", re.IGNORECASE)
 _LOST_LINE_1: Final = re.compile(rf"NVRM: The NVIDIA (?:probe routine.*|GPU {_BDF})")
 _LOST_LINE_3: Final = re.compile(r"NVRM: .*fallen off the bus")
-_PID: Final = re.compile(r"pid='?(<?\w+>?)'?(?:, |$)")
-_NAME: Final = re.compile(r"name=")
+_PID: Final = re.compile(r"pid='?(\d{1,10}|<unknown>)'?(?:, |$)")
+_NAME: Final = re.compile(r"(?:pid=[^,]{1,20}, )?name=")
 _MESSAGE_BEGINS: Final = re.compile(
     r"(?:Ch [0-9a-f]|Contained|Uncontained|Timeout|GPU|Graphics|MMU|NVLink|Row|An |Channel|Cmd|Error|Fatal|"
     r"[A-Z][A-Z0-9_]{3,}|Nonfatal|Non-fatal|errorString|channel|Preempt|Physical|CTX|Failed|SM )"
@@ -228,12 +228,12 @@ def severity_of(action: str) -> Severity:
 def _process(rest: str) -> dict[str, Attribute]:
     """pid and name, where the driver knew them."""
     told: dict[str, Attribute] = {}
-    match = _PID.search(rest)
-    if match and match[1].isdigit() and len(match[1]) <= 10:
+    match = _PID.match(rest)
+    if match and match[1] != "<unknown>":
         told["pid"] = int(match[1])
-    begin = _NAME.search(rest)
+    begin = _NAME.match(rest)
     name = None if begin is None else _name(rest[begin.end() :])
-    if name and name != "<unknown>":
+    if name and name.strip("'") != "<unknown>":
         told["name"] = name
     return told
 

@@ -451,6 +451,44 @@ def test_near_misses(tmp_path: Path, line: str) -> None:
     assert events(tmp_path, line) == []
 
 
+PIECES = (
+    "NVRM: ", "Xid (PCI:0000:0a:00", " GPU-I:05", "): ", "149", "154", "45", ", ", "pid=", "name=", "7", "<unknown>",
+    "caused by previous Xid ", "to 0x1 (", ")", "Link ", "-1", " Fatal", "Non-fatal", "The NVIDIA GPU ", "0000:0a:00.0",
+    "fallen off the bus", "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): ", "mlx5_core 0000:12:00.0 ", "eth0: ", "Link down",
+    "INFO: task ", " blocked for more than ", " seconds", "oom-kill:constraint=", "task_memcg=", ",task=", ",pid=", "nvme ",
+    "nvme2n1", "I/O error, dev ", "nfs: server ", " not responding", "GPU at PCI:0000:0a:00: ", A, "\\x0a", "\\xff", "é",
+)  # fmt: skip
+
+
+@given(st.lists(st.lists(st.sampled_from(PIECES), max_size=12).map("".join), max_size=8))
+def test_any_line_made_of_real_ones_is_read_and_what_it_tells_is_bounded(lines: list[str]) -> None:
+    source = KernelLogSource()
+    source._reader = FakeReader("".join(f"3,{n},{n},-;{text}\n" for n, text in enumerate(lines)).encode())  # type: ignore[assignment]
+    for event in source.read(LiveTree(Path("/nonexistent")), 0.0).events:
+        assert event.entity.isprintable() and len(event.entity) <= 128
+        assert event.message.isprintable() and len(event.message) <= 300
+        assert len(json.dumps(dict(event.attributes))) <= 600
+
+
+def test_a_boot_that_is_not_told_is_the_same(tmp_path: Path) -> None:
+    source, line = KernelLogSource(), "NVRM: Xid (PCI:0000:0a:00): 13, Graphics"
+    told = []
+    for has_boot in (False, True, False):
+        root = node(tmp_path, line)
+        if not has_boot:
+            (root / "proc/sys/kernel/random/boot_id").unlink()
+        told.append(len(look(source, root)[1]))
+    assert told == [1, 0, 0]
+
+
+def test_a_journal_that_shows_nothing_is_no_quiet_kernel(tmp_path: Path) -> None:
+    node(tmp_path)
+    write(
+        tmp_path, {"read_errors.json": '{"dev/kmsg": "EPERM"}', "commands/journalctl_-k_-o_json.json": "{}"}
+    )
+    assert look(KernelLogSource(), tmp_path)[0] == {("host", "kernel_log_readable_count"): (None, "eperm")}
+
+
 def test_a_renamed_device_keeps_its_rdma_device(tmp_path: Path) -> None:
     write(tmp_path, {"sys/class/infiniband/mlx5_2/device": "../../../0000:8d:00.0"})
     (event,) = events(tmp_path, "mlx5_core 0000:8d:00.0 eth7: Link down")
