@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -96,18 +97,22 @@ class Newest:
         return 0 if metric in self._declared else 2 if metric.endswith("_delta_count") else 1
 
 
+_is_name = lru_cache(maxsize=16_384)(readings.is_name)
+"""Names are the same at every look."""
+
+
 def _may_travel(sample: Sample) -> bool:
-    pairs = [text for pair in sample.labels.items() for text in pair if text]
-    return all(map(readings.is_name, (sample.entity, sample.metric, sample.quality, *pairs)))
+    sound = _is_name(sample.entity) and _is_name(sample.metric) and _is_name(sample.quality)
+    if not sample.labels:
+        return sound
+    return sound and all(_is_name(text) for pair in sample.labels.items() for text in pair if text)
 
 
 def _columns(words: list[SourceWord], rows: Iterable[tuple[str, Sample]], left_out: int) -> Table:
     source_place = {word.name: place for place, word in enumerate(words)}
     entities, metrics, qualities = _Places(), _Places(), _Places()
     labels: dict[tuple[tuple[str, str], ...], int] = {(): 0}
-    table = Table(
-        words, entities.names, metrics.names, qualities.names, [], [], [], [], [], left_out=left_out
-    )
+    table = Table(words, [], [], [], [], [], [], [], [], left_out=left_out)
     label = []
     for source, sample in rows:
         value, quality = _told(sample)
@@ -116,23 +121,19 @@ def _columns(words: list[SourceWord], rows: Iterable[tuple[str, Sample]], left_o
         table.source.append(source_place[source])
         table.quality.append(qualities[quality])
         table.value.append(value)
-        label.append(labels.setdefault(tuple(sorted(sample.labels.items())), len(labels)))
-    if len(labels) == 1:
-        return table
-    return msgspec.structs.replace(table, labels=[dict(pairs) for pairs in labels], label=label)
+        pairs = tuple(sorted(sample.labels.items())) if sample.labels else ()
+        label.append(labels.setdefault(pairs, len(labels)))
+    names = {"entities": list(entities), "metrics": list(metrics), "qualities": list(qualities)}
+    if len(labels) > 1:
+        return msgspec.structs.replace(table, labels=[dict(pairs) for pairs in labels], label=label, **names)
+    return msgspec.structs.replace(table, **names)
 
 
-class _Places:
-    """Names in the order of their first use."""
+class _Places(dict[str, int]):
+    """Names and their places, in the order of their first use."""
 
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self._place: dict[str, int] = {}
-
-    def __getitem__(self, name: str) -> int:
-        place = self._place.setdefault(name, len(self.names))
-        if place == len(self.names):
-            self.names.append(name)
+    def __missing__(self, name: str) -> int:
+        self[name] = place = len(self)
         return place
 
 

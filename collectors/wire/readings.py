@@ -134,10 +134,11 @@ def _check_values(table: Table) -> None:
     periods = [source.period_s for source in table.sources]
     if not _are_finite([*table.value, *ages, *periods]) or min([*filter(None, ages), *periods, 0.0]) < 0:
         raise WireError("bad_message", "a number that is none")
-    told = zip(table.value, table.quality, strict=True)
+    told = zip(table.value, table.quality, strict=True) if None in table.value else ()
     if any(value is None and table.qualities[quality] == OK for value, quality in told):
         raise WireError("bad_message", "a value that is not known and has no reason")
 
 
 def _are_finite(numbers: Sequence[float | None]) -> bool:
-    return all(number is None or math.isfinite(number) for number in numbers)
+    """Of those that are there."""
+    return all(map(math.isfinite, filter(None, numbers)))
