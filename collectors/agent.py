@@ -221,6 +221,7 @@ class Agent:
         verdict = self._guard.tick()
         if verdict is not None and verdict.sentence and self._supervisor is not None:
             self._supervisor.slow_down(verdict.slowdown)
+            self._newest.slowdown = verdict.slowdown
             log.warning("agent_budget %s", verdict.sentence)
             self.emit(
                 self._event("agent_budget", "warning", verdict.sentence, {"slowdown": str(verdict.slowdown)})

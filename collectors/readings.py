@@ -37,6 +37,8 @@ class Newest:
     """What is known of this node now. Belongs to the agent's loop."""
 
     def __init__(self, node: str, clock: Clock, sources: Sequence[Source]) -> None:
+        self.slowdown = 1.0
+        """the guard's factor on the periods of sources"""
         self._clock = clock
         self._sources = sources
         self._kept: dict[str, tuple[Reading, float]] = {}
@@ -80,7 +82,7 @@ class Newest:
             SourceWord(
                 source.name,
                 states.get(source.name, STARTING)[: limits.READINGS_NAME_MAX_CHARS],
-                source.period_s,
+                source.period_s * self.slowdown,
                 now_s - self._kept[source.name][1] if source.name in self._kept else None,
             )
             for source in self._sources

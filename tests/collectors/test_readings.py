@@ -178,6 +178,11 @@ def test_the_first_record_waits_for_sources_that_start_but_not_for_one_that_hang
     assert bench.sent_at(30, {"a": "ok", "b": "starting"})[0] == 10
 
 
+def test_a_node_that_is_slowed_down_says_how_often_its_sources_look(bench: Bench) -> None:
+    bench.newest.slowdown = 4.0
+    assert [source.period_s for source in bench.newest.table(OK).sources] == [4.0, 40.0]
+
+
 def test_nodes_send_at_different_places_of_the_15_s() -> None:
     clock = FakeClock()
     phases = {Newest(f"gtn-{n:04}", clock, [])._phase_s for n in range(200)}
