@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from collectors import pollers, sources
-from collectors.sources.base import Reading, Sample, Source, SourceEvent
+from collectors.sources.base import FIRST_SAMPLE, RESET, Reading, Sample, Source, SourceEvent
 from collectors.sources.tree import Tree
 
 JOB: Final = "job"
@@ -37,13 +37,27 @@ def run(roots: list[Path], interval_s: float | None, chosen: list[str], out: Tex
             if waits:
                 time.sleep(interval_s or 0)
             at_s += interval_s or 0
+        new_boot = number > 0 and tree.boot_id() != trees[number - 1].boot_id()
+        if new_boot:
+            running = [make(name) for name in chosen]
         readings = [(source, _look(source, tree, at_s)) for source in running]
+        if new_boot:
+            readings = [(source, _begun_again(reading)) for source, reading in readings]
     host = trees[-1].host_name()
     for source, sample in best_samples(readings):
         _print(out, _sample_line(sample, source, host))
     for event in best_events(reading for _, reading in readings):
         _print(out, _event_line(event, host))
     return 0
+
+
+def _begun_again(reading: Reading) -> Reading:
+    """The first look after a reboot: counters have no change, since all of them were set back."""
+    samples = [
+        replace(sample, quality=RESET) if sample.quality == FIRST_SAMPLE else sample
+        for sample in reading.samples
+    ]
+    return Reading(samples, reading.events)
 
 
 def names() -> list[str]:

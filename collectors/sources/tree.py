@@ -24,6 +24,7 @@ class Tree:
         self.root = root
         self._prefix = f"{root}/" if root != LIVE_ROOT else "/"
         """joined by hand: thousands of small files are read a minute"""
+        self._real_root = os.path.realpath(root)
         self._errors = self._recorded_errors()
 
     @property
@@ -37,7 +38,7 @@ class Tree:
 
     def read_bytes(self, name: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
         """The start of a file. Raises ``OSError``."""
-        path = self._prefix + name
+        path = self._inside(name)
         if path in _EINVAL:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
         try:
@@ -61,13 +62,29 @@ class Tree:
     def list(self, name: str) -> list[str]:
         """Entries of a folder, sorted; empty when it is not there or may not be read."""
         try:
-            return sorted(os.listdir(self._prefix + name))  # noqa: PTH208
+            return sorted(os.listdir(self._inside(name)))  # noqa: PTH208
         except OSError:
             return []
 
     def exists(self, name: str) -> bool:
         """For files of /proc and /sys only: never ask this of a mount."""
-        return os.path.lexists(self._prefix + name)
+        try:
+            return os.path.lexists(self._inside(name))
+        except OSError:
+            return False
+
+    def _inside(self, name: str) -> str:
+        """The path of a name. A link that leads out of a recorded tree is not there: never this machine.
+
+        Raises:
+            FileNotFoundError: it leads out.
+        """
+        path = self._prefix + name
+        if not self.is_live:
+            real = os.path.realpath(path)
+            if not real.startswith(f"{self._real_root}/"):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return path
 
     def host_name(self) -> str:
         """The machine's name as the tree tells it."""
@@ -75,6 +92,13 @@ class Tree:
             return self.read_text("proc/sys/kernel/hostname", 1_024).strip() or "unknown"
         except OSError:
             return "unknown"
+
+    def boot_id(self) -> str | None:
+        """Which boot of the machine this is; None where it is not told."""
+        try:
+            return self.read_text("proc/sys/kernel/random/boot_id", 128).strip()[:64] or None
+        except OSError:
+            return None
 
     def _recorded_errors(self) -> dict[str, int]:
         if self.is_live:

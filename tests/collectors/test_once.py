@@ -17,6 +17,7 @@ from collectors.sources.base import Reading, Sample, SourceEvent
 from collectors.sources.tree import Tree
 from tests.collectors.fakes import REPO
 from tests.collectors.sources.test_host import node
+from tests.collectors.sources.trees import write
 
 
 def lines(roots: list[Path], interval_s: float | None, chosen: list[str]) -> list[dict[str, Any]]:
@@ -140,3 +141,40 @@ def test_a_fault_that_stands_is_not_told_beside_its_beginning() -> None:
     stands = SourceEvent("gpu/a", "gpu_lost", "is missing", standing=True)
     other = SourceEvent("gpu/b", "gpu_lost", "is missing", standing=True)
     assert once.best_events([Reading((), [stands, other]), Reading((), [began])]) == [other, began]
+
+
+def test_a_link_that_leads_out_of_a_recorded_tree_is_not_there(tmp_path: Path) -> None:
+    outside, root = tmp_path / "outside", tmp_path / "root"
+    outside.mkdir()
+    (outside / "secret").write_text("this machine")
+    root.mkdir()
+    (root / "file").symlink_to(outside / "secret")
+    (root / "folder").symlink_to(outside)
+    (root / "own").write_text("recorded")
+    (root / "alias").symlink_to("own")
+    tree = Tree(root)
+    for name in ("file", "folder/secret", "../outside/secret"):
+        with pytest.raises(FileNotFoundError):
+            tree.read_bytes(name)
+        assert not tree.exists(name)
+    assert tree.list("folder") == []
+    assert tree.read_text("alias") == "recorded"
+
+
+def test_after_a_reboot_no_counter_has_a_change(tmp_path: Path) -> None:
+    for moment, (boot, count) in {"a": ("b1", 5), "b": ("b2", 9)}.items():
+        write(
+            tmp_path / moment,
+            {
+                "proc/sys/kernel/random/boot_id": boot,
+                "sys/class/infiniband/mlx5_0/ports/1/counters/symbol_error": f"{count}\n",
+            },
+        )
+    out = io.StringIO()
+    once.run([tmp_path / "a", tmp_path / "b"], 60.0, ["infiniband"], out)
+    found = {
+        line["metric"]: (line["value"], line["quality"])
+        for line in map(json.loads, out.getvalue().splitlines())
+    }
+    assert found["symbol_error_total"] == (9, "ok")
+    assert found["symbol_error_delta_count"] == (None, "reset")
