@@ -6,11 +6,12 @@ In: one record at a time. Out: an event, or none: most lines are no fault. GPU f
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
+from functools import cached_property
 from typing import Final
 
 from collectors.sources.base import HOST, Attribute, SourceEvent
-from collectors.sources.gpu_identity import UUID, normal_bdf, uuid_of
+from collectors.sources.gpu_identity import UUID, gpus, lost_uuids, normal_bdf
 from collectors.sources.kmsg import Record
 from collectors.sources.mountstats import path_of
 from collectors.sources.pci_places import rdma_at, rdma_of_netdev
@@ -28,9 +29,11 @@ _MOUNT_POINT: Final = 4
 class Place:
     """Where and when a line belongs: time of boot, devices by their address or name."""
 
-    def __init__(self, tree: Tree, boot_ns: int | None) -> None:
+    def __init__(self, tree: Tree, boot_ns: int | None, listed: Mapping[str, str] | None = None) -> None:
+        """``listed``: address -> UUID of the GPUs that earlier looks found: a lost one is in no list now."""
         self._tree = tree
         self._boot_ns = boot_ns
+        self._listed = listed or {}
         self._uuids: dict[str, str | None] = {}
         self._rdma: dict[tuple[str, str], str | None] = {}
 
@@ -39,9 +42,20 @@ class Place:
         return None if self._boot_ns is None else self._boot_ns + usec * 1_000
 
     def uuid_at(self, bdf: str) -> str | None:
+        """Of the GPU at an address (``0000:12:00.0``)."""
         if bdf not in self._uuids:
-            self._uuids[bdf] = uuid_of(self._tree, bdf) or self._driver_uuid(bdf)
+            self._uuids[bdf] = self._listed_now.get(bdf) or self._driver_uuid(bdf) or self._listed.get(bdf)
         return self._uuids[bdf]
+
+    @cached_property
+    def _listed_now(self) -> dict[str, str]:
+        return listed_gpus(self._tree)
+
+    @cached_property
+    def only_lost_uuid(self) -> str | None:
+        """The one GPU of the inventory that is in no list: an address that is in none either is its own."""
+        lost = lost_uuids(self._tree) - set(self._listed.values())
+        return next(iter(lost)) if len(lost) == 1 else None
 
     def _driver_uuid(self, bdf: str) -> str | None:
         try:
@@ -75,6 +89,11 @@ class Place:
             if len(words) > _MOUNT_POINT and any(word.startswith(f"{server}:") for word in words):
                 return path_of(words[_MOUNT_POINT])
         return None
+
+
+def listed_gpus(tree: Tree) -> dict[str, str]:
+    """Address -> UUID of the GPUs that are there now."""
+    return {gpu.bdf: gpu.uuid for gpu in gpus(tree) if gpu.bdf is not None}
 
 
 class Teller:

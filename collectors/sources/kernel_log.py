@@ -17,6 +17,7 @@ from typing import Final
 from collectors.minute import MetricSpec
 from collectors.sources import kernel_lines, xid_lines
 from collectors.sources.base import HOST, OK, Attribute, Reading, Sample, SourceEvent
+from collectors.sources.gpu_identity import GPUS_MAX
 from collectors.sources.infiniband import reason
 from collectors.sources.kernel_lines import Place
 from collectors.sources.kmsg import KmsgReader, Lost, Record, fresh, parse, parse_journal
@@ -49,6 +50,7 @@ class KernelLogSource:
         self._last: Record | None = None
         self._xids = xid_lines.Memory()
         self._killed: dict[int, int] = {}
+        self._listed: dict[str, str] = {}
         self._kept_in: Path | None = None
         self._journal_quality = OK
         self._looks_without = 0
@@ -67,13 +69,17 @@ class KernelLogSource:
     def read(self, tree: Tree, at_s: float) -> Reading:
         records, quality = self._records(tree)
         readable = Sample(HOST, "kernel_log_readable_count", 1 if quality == OK else None, quality)
-        if not records:
+        if not records and tree.is_live:
             return Reading([readable])
         self._see_boot(_boot_id(tree))
-        place = Place(tree, _boot_ns(tree))
+        place = Place(tree, _boot_ns(tree), self._listed)
         events = self._events(records, place, REPEATS_MAX if tree.is_live else None)
-        self._last = _later(self._last, records[-1])
-        self._keep()
+        if records:
+            self._last = _later(self._last, records[-1])
+            self._keep()
+        if not tree.is_live:
+            listed = self._listed if len(self._listed) < GPUS_MAX else {}
+            self._listed = {**listed, **kernel_lines.listed_gpus(tree)}
         return Reading([readable], events)
 
     def _see_boot(self, boot_id: str | None) -> None:
@@ -81,7 +87,7 @@ class KernelLogSource:
         if boot_id is not None and boot_id != self._boot_id:
             if self._boot_id is not None:
                 self._last = None
-                self._xids, self._killed = xid_lines.Memory(), {}
+                self._xids, self._killed, self._listed = xid_lines.Memory(), {}, {}
             self._boot_id = boot_id
 
     def _records(self, tree: Tree) -> tuple[list[Record], str]:

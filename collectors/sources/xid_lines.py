@@ -93,7 +93,7 @@ class Memory:
 
     def entity(self, bdf: str, place: Place) -> str:
         """``gpu/<uuid>``, or ``pci/<bdf>`` where nothing tells the UUID."""
-        uuid = self._uuids.get(bdf) or place.uuid_at(bdf)
+        uuid = self._uuids.get(bdf) or place.uuid_at(bdf) or place.only_lost_uuid
         return f"gpu/{uuid}" if uuid else f"pci/{bdf}"
 
     def event(self, record: Record, place: Place) -> SourceEvent | None:

@@ -329,6 +329,28 @@ def test_any_line_made_of_real_ones_is_read_and_what_it_tells_is_bounded(lines: 
         assert len(json.dumps(dict(event.attributes))) <= 600
 
 
+LOST = "NVRM: GPU 0000:0b:00.0: GPU has fallen off the bus."
+ONLY_A = f"index, uuid, pci.bus_id\n0, {A}, 00000000:0A:00.0\n"
+
+
+def test_a_gpu_that_no_list_has_any_more_keeps_its_name(tmp_path: Path) -> None:
+    source = KernelLogSource()
+    look(source, node(tmp_path))
+    root = write(node(tmp_path, LOST), {"commands/nvidia-smi_query-gpu.csv": ONLY_A})
+    (event,) = look(source, root)[1]
+    assert event.entity == f"gpu/{B}"
+
+
+def test_the_only_gpu_that_is_missing_is_the_one_at_an_unknown_address(tmp_path: Path) -> None:
+    expected = {"etc/clusterwatch/agent.toml": f'[gpu]\nuuids = ["{A}", "{B}"]\n'}
+    root = write(node(tmp_path, LOST), {"commands/nvidia-smi_query-gpu.csv": ONLY_A} | expected)
+    (event,) = look(KernelLogSource(), root)[1]
+    assert event.entity == f"gpu/{B}"
+    two = {"etc/clusterwatch/agent.toml": f'[gpu]\nuuids = ["{A}", "{B}", "{B[:-1]}c"]\n'}
+    (event,) = look(KernelLogSource(), write(root, two))[1]
+    assert event.entity == "pci/0000:0b:00.0"  # two are missing: nothing tells which this is
+
+
 def test_a_boot_that_is_not_told_is_the_same(tmp_path: Path) -> None:
     source, line = KernelLogSource(), "NVRM: Xid (PCI:0000:0a:00): 13, Graphics"
     told = []
