@@ -11,6 +11,7 @@ from typing import Final
 
 from collectors.sources.base import Attribute, Reading, SourceEvent
 from collectors.sources.gpu_identity import lost_uuids
+from collectors.sources.gpu_states import lost_event
 from collectors.sources.infiniband import ROOT, expected_ports, rate_of
 from collectors.sources.tree import Tree
 
@@ -26,16 +27,11 @@ class ExpectedSource:
     metrics = ()
 
     def read(self, tree: Tree, at_s: float) -> Reading:
-        events = [_lost(uuid) for uuid in sorted(lost_uuids(tree))]
+        events = [lost_event(uuid) for uuid in sorted(lost_uuids(tree))]
         for (device, number), wanted_gbps in expected_ports(tree).items():
             entity = f"port/{device}/{number}"
             events += _faults(tree, entity, device, number, wanted_gbps)
         return Reading((), events)
-
-
-def _lost(uuid: str) -> SourceEvent:
-    text = f"GPU {uuid} is missing: the inventory has it, the driver does not list it"
-    return SourceEvent(f"gpu/{uuid}", "gpu_lost", text, "critical", standing=True)
 
 
 def _faults(

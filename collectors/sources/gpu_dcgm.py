@@ -16,13 +16,16 @@ from urllib.request import urlopen
 
 from collectors.minute import MetricSpec
 from collectors.sources.base import HOST, Reading, Sample
-from collectors.sources.gpu_identity import UUID, lost_uuids, normal_bdf
+from collectors.sources.gpu_identity import UUID, expected_uuids, lost_uuids, normal_bdf, told_twice
 from collectors.sources.gpu_metrics import DCGM
+from collectors.sources.gpu_states import lost_event
 from collectors.sources.gpu_table import GpuTable, Labels, Row
 from collectors.sources.tree import READ_MAX_BYTES, Tree
 
 URL_SETTING: Final = "CLUSTERWATCH_DCGM_URL"
 ANSWER_S: Final = 2.0
+DRIVER: Final = "proc/driver/nvidia/version"
+"""Where the agent sees the driver itself, the driver tells what is lost, and not the exporter."""
 TEXT: Final = "commands/dcgm_metrics.prom"
 LINES_MAX: Final = 50_000
 METRICS: Final = (
@@ -35,6 +38,8 @@ METRICS: Final = (
     MetricSpec("gr_engine_active_ratio", "ratio", 0.001),
     MetricSpec("tensor_active_ratio", "ratio", 0.001),
     MetricSpec("throttle_reasons_mask", "mask", 1.0),
+    MetricSpec("power_violation_ratio", "ratio", 0.001),
+    MetricSpec("thermal_violation_ratio", "ratio", 0.001),
     MetricSpec("pcie_width_count", "count", 1.0),
     MetricSpec("nvlink_throughput_bytes_per_s", "bytes_per_s", 1_000.0),
 )
@@ -70,8 +75,11 @@ class GpuDcgmSource:
             return Reading(
                 [Sample(HOST, "dcgm_readable_count", None, "unreadable" if text.strip() else "empty")]
             )
-        reading = self._table.reading(rows, lost_uuids(tree), at_s)
-        return Reading([Sample(HOST, "dcgm_readable_count", 1), *reading.samples], reading.events)
+        alone = tree.is_live and not tree.exists(DRIVER)
+        lost = frozenset(expected_uuids(tree)) - {row.uuid for row in rows} if alone else lost_uuids(tree)
+        reading = self._table.reading(rows, lost, at_s, told_twice(tree, "smi"))
+        events = [*(map(lost_event, sorted(lost)) if alone else ()), *reading.events]
+        return Reading([Sample(HOST, "dcgm_readable_count", 1), *reading.samples], events)
 
     def _text(self, tree: Tree) -> str:
         """Raises ``OSError``, ``HTTPException`` or ``ValueError`` (a bad address) where there is no text."""

@@ -1,7 +1,8 @@
 """Which GPUs a node has: UUID, PCI address and index, from whatever of the node tells it.
 
-In: the exporter's text, nvidia-smi's table, the process list, the expected inventory. Out: ``GpuPlace``. An
-index is a label only: it changes when a GPU is lost and at boot; the UUID is the name.
+In: the exporter's text, nvidia-smi's table, the process list, the driver's files in /proc, the expected
+inventory. Out: ``GpuPlace``. An index is a label only: it changes when a GPU is lost and at boot; the UUID is
+the name.
 """
 
 from __future__ import annotations
@@ -10,14 +11,18 @@ import csv
 import functools
 import json
 import re
+import time
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from collectors.sources.tools import output
 from collectors.sources.tree import Tree
 
 GPUS_MAX: Final = 128
+ASKED_EVERY_S: Final = 60.0
+ANSWER_S: Final = 8.0
 UUID: Final = re.compile(r"GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _BDF: Final = re.compile(
     r"(?:PCI:)?(?:0{4})?(?:([0-9a-fA-F]{4}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.([0-7]))?"
@@ -29,6 +34,14 @@ _FILES: Final = {
     "processes": "commands/gpu_processes.json",
     "inventory": "etc/clusterwatch/agent.toml",
 }
+_PROC: Final = "proc/driver/nvidia/gpus"
+_PROC_KNOWN: Final[dict[str, str]] = {}
+"""Path of a GPU's file of the live driver -> UUID: read once, since a driver that hangs keeps its readers."""
+_NAMES: Final = frozenset(
+    {"timestamp", "index", "name", "gpu_name", "uuid", "gpu_uuid", "serial", "gpu_serial"}
+)
+_ADDRESSES: Final = frozenset({"pci.bus_id", "gpu_bus_id", "driver_version", "count", "vbios_version"})
+"""Columns of nvidia-smi that say which GPU it is, not how it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +65,7 @@ def normal_bdf(text: str) -> str | None:
 def gpus(tree: Tree) -> tuple[GpuPlace, ...]:
     """The GPUs that are there now, by index, then UUID. Empty where nothing tells."""
     found: dict[str, GpuPlace] = {}
-    for place in (*_of_processes(tree), *_of_smi(tree), *_of_dcgm(tree)):
+    for place in (*_of_processes(tree), *_of_smi(tree), *_of_dcgm(tree), *_of_proc(tree)):
         if place.uuid not in found and len(found) >= GPUS_MAX:
             break
         known = found.get(place.uuid, place)
@@ -71,13 +84,26 @@ def expected_uuids(tree: Tree) -> tuple[str, ...]:
 
 
 def lost_uuids(tree: Tree) -> frozenset[str]:
-    """GPUs of the inventory that the driver no longer lists; by the exporter where the driver says nothing.
+    """GPUs of the inventory that are not listed: by the driver's table, where it lists none by its process
+    list, and where that lists none by the exporter, which goes on telling of a lost GPU for a while.
 
     Empty where no tool lists any GPU: then it is the tool that is gone.
     """
-    by_driver = {place.uuid for place in (*_of_smi(tree), *_of_processes(tree))}
-    present = by_driver or {place.uuid for place in _of_dcgm(tree)}
+    present = (
+        _answering(tree)
+        or {place.uuid for place in _of_processes(tree)}
+        or {place.uuid for place in _of_dcgm(tree)}
+    )
     return frozenset(expected_uuids(tree)) - present if present else frozenset()
+
+
+def told_twice(tree: Tree, tool: str) -> frozenset[str]:
+    """UUIDs that ``tool`` (``smi`` or ``dcgm``) tells at more than one address."""
+    addresses: dict[str, set[str]] = {}
+    for place in _of_smi(tree) if tool == "smi" else _of_dcgm(tree):
+        if place.bdf:
+            addresses.setdefault(place.uuid, set()).add(place.bdf)
+    return frozenset(uuid for uuid, found in addresses.items() if len(found) > 1)
 
 
 def inventory(tree: Tree) -> dict[str, Any]:
@@ -105,15 +131,16 @@ def _of_dcgm(tree: Tree) -> Iterator[GpuPlace]:
         text = tree.read_text(_FILES["dcgm"])
     except OSError:
         return
-    seen = set()
+    seen: set[tuple[str, str]] = set()
     for line in text.splitlines():
         if line.startswith("#") or "UUID=" not in line:
             continue
         labels = dict(_LABEL.findall(line))
-        if (uuid := labels.get("UUID", "")) in seen or not UUID.fullmatch(uuid):
+        uuid, address = labels.get("UUID", ""), labels.get("pci_bus_id", "")
+        if (uuid, address) in seen or len(seen) > GPUS_MAX or not UUID.fullmatch(uuid):
             continue
-        seen.add(uuid)
-        yield GpuPlace(uuid, normal_bdf(labels.get("pci_bus_id", "")), _index(labels.get("gpu", "")))
+        seen.add((uuid, address))
+        yield GpuPlace(uuid, normal_bdf(address), _index(labels.get("gpu", "")))
 
 
 def smi_rows(text: str) -> list[dict[str, str]]:
@@ -131,12 +158,62 @@ def smi_rows(text: str) -> list[dict[str, str]]:
 
 def _of_smi(tree: Tree) -> Iterator[GpuPlace]:
     try:
-        rows = smi_rows(tree.read_text(_FILES["smi"]))
+        text = (
+            _asked(int(time.monotonic() // ASKED_EVERY_S)) if tree.is_live else tree.read_text(_FILES["smi"])
+        )
     except OSError:
         return
-    for row in rows:
+    for row in smi_rows(text):
         if UUID.fullmatch(uuid := row.get("uuid", row.get("gpu_uuid", ""))):
             yield GpuPlace(uuid, normal_bdf(row.get("pci.bus_id", "")), _index(row.get("index", "")))
+
+
+@functools.lru_cache(maxsize=1)
+def _asked(_: int) -> str:
+    """The live machine's table, empty where the driver says none: asked once a while for all who want it."""
+    argv = ["nvidia-smi", "--query-gpu=index,uuid,pci.bus_id", "--format=csv"]
+    try:
+        return output(Tree(), "nvidia-smi_query-gpu.csv", argv, ANSWER_S).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _answering(tree: Tree) -> set[str]:
+    """UUIDs of nvidia-smi's table, of damaged rows too, but not where the driver has nothing but errors."""
+    try:
+        text = tree.read_text(_FILES["smi"])
+    except OSError:
+        return set()
+    head, *lines = text.splitlines()[: GPUS_MAX + 1] or [""]
+    columns = [name.strip().split(" [")[0] for name in head.split(",")]
+    found = set()
+    for line in lines:
+        cells = dict(zip(columns, line.lower().split(","), strict=False))
+        wrong = ["unknown error" in cell or "gpu is lost" in cell for cell in cells.values()]
+        told = [name not in _NAMES | _ADDRESSES and not bad for name, bad in zip(cells, wrong, strict=True)]
+        if (match := UUID.search(line)) and (any(told) or not any(wrong)):
+            found.add(match[0])
+    return found
+
+
+def _of_proc(tree: Tree) -> Iterator[GpuPlace]:
+    """By the driver's own files; a GPU that nobody has used yet has no UUID there."""
+    for name in tree.list(_PROC)[:GPUS_MAX]:
+        path, bdf = f"{_PROC}/{name}/information", normal_bdf(name)
+        uuid = _PROC_KNOWN.get(path) if tree.is_live else None
+        if bdf is None:
+            continue
+        if uuid is None:
+            try:
+                match = UUID.search(tree.read_text(path, 4_096))
+            except OSError:
+                continue
+            if match is None:
+                continue
+            uuid = match[0]
+            if tree.is_live:
+                _PROC_KNOWN[path] = uuid
+        yield GpuPlace(uuid, bdf)
 
 
 def _of_processes(tree: Tree) -> Iterator[GpuPlace]:

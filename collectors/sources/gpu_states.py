@@ -23,6 +23,20 @@ DEAD_SAMPLER: Final = "dead_sampler"
 BUSY_UTIL_RATIO: Final = 0.5
 BUSY_POWER_W: Final = 150.0
 
+RECOVERY_ACTIONS: Final = {
+    1: "GPU_RESET",
+    2: "NODE_REBOOT",
+    3: "DRAIN_P2P",
+    4: "DRAIN_AND_RESET",
+    5: "RECOVER_IMEX_DOMAIN",
+    6: "BUS_RESET",
+    7: "SYSTEM_REBOOT",
+}
+"""Source: NVML_GPU_RECOVERY_ACTION_* of nvml.h; 0 is none."""
+FABRIC_FAULTS: Final = {1: "not_started", 4: "failed", 6: "nvml_too_old"}
+"""0 is a GPU without a fabric, 2 in progress, 3 success. Source: dcgm_structs.h."""
+FABRIC_UNHEALTHY: Final = 2
+
 Values = Mapping[str, float | None]
 
 
@@ -49,6 +63,31 @@ class Throttle:
             severity: Severity = "critical" if told & POWER_BRAKE else "warning"
             attributes: dict[str, Attribute] = {"reasons": names, "mask": told}
             yield SourceEvent(entity, "throttle", text, severity, attributes=attributes, standing=True)
+
+
+def lost_event(uuid: str) -> SourceEvent:
+    """``gpu_lost`` of a GPU of the inventory."""
+    text = f"GPU {uuid} is missing: the inventory has it, the driver does not list it"
+    return SourceEvent(f"gpu/{uuid}", "gpu_lost", text, "critical", standing=True)
+
+
+def verdict_events(entity: str, values: Values) -> Iterator[SourceEvent]:
+    """What the driver itself says is to be done, and a GPU that is not part of its NVLink fabric."""
+    action = values.get("recovery_action_count")
+    if action:
+        name = RECOVERY_ACTIONS.get(int(action), f"ACTION_{int(action)}")
+        text = f"the driver asks for a recovery action: {name}"
+        told: dict[str, Attribute] = {"recovery_action": name}
+        yield SourceEvent(entity, "recovery_action", text, "critical", attributes=told, standing=True)
+    fabric = values.get("fabric_manager_status_count")
+    if fabric is not None and (state := FABRIC_FAULTS.get(int(fabric))):
+        text = f"the GPU is not part of the NVLink fabric: {state}"
+        told = {"state": state}
+        yield SourceEvent(entity, "fabric_fault", text, "critical", attributes=told, standing=True)
+    elif values.get("fabric_health_count") == FABRIC_UNHEALTHY:
+        told = {"state": "unhealthy"}
+        text = "the GPU's part of the NVLink fabric is unhealthy"
+        yield SourceEvent(entity, "fabric_fault", text, "warning", attributes=told, standing=True)
 
 
 def memory_events(entity: str, values: Values) -> Iterator[SourceEvent]:

@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from collectors.sources.base import OK, Reading, Sample, SourceEvent
-from collectors.sources.counters import Count, CounterGroup, samples
+from collectors.sources.counters import OUT_OF_RANGE, Change, Count, CounterGroup, samples
 from collectors.sources.gpu_metrics import Field
-from collectors.sources.gpu_states import Throttle, memory_events, without_dead_sampler
+from collectors.sources.gpu_states import Throttle, memory_events, verdict_events, without_dead_sampler
 
 DUPLICATE_UUID: Final = "duplicate_uuid"
 LOST: Final = "lost"
+SHARE_MAX: Final = 1.25
+"""The driver's and our clock are read at different moments; more than that is no share of time."""
 LOST_METRICS: Final = ("temperature_c", "power_w", "sm_clock_mhz", "util_ratio")
 Labels = tuple[tuple[str, str], ...]
 
@@ -51,22 +53,32 @@ class GpuTable:
     def __init__(self) -> None:
         self._gpus: dict[str, _Gpu] = {}
 
-    def reading(self, rows: Iterable[Row], lost: frozenset[str], at_s: float) -> Reading:
-        """``lost``: GPUs that are gone: nothing that a tool still says of them is a value."""
+    def reading(
+        self, rows: Iterable[Row], lost: frozenset[str], at_s: float, twice: frozenset[str] = frozenset()
+    ) -> Reading:
+        """One look.
+
+        Args:
+            lost: GPUs that are gone: nothing that a tool still says of them is a value.
+            twice: UUIDs that another tool tells at two addresses.
+        """
         by_uuid: dict[str, list[Row]] = {}
         for row in rows:
             by_uuid.setdefault(row.uuid, []).append(row)
         found: list[Sample] = []
         events: list[SourceEvent] = []
+        gauges = {row.field.metric for own in by_uuid.values() for row in own if not row.field.counts}
+        unknown = sorted(gauges.union(LOST_METRICS))
         for uuid in sorted(lost):
-            found += [Sample(f"gpu/{uuid}", metric, None, LOST) for metric in LOST_METRICS]
+            found += [Sample(f"gpu/{uuid}", metric, None, LOST) for metric in unknown]
         for uuid, own in by_uuid.items():
             places = {row.bdf for row in own if row.bdf}
             if uuid in lost:
                 continue
             if len(places) > 1:
                 events.append(_duplicate(uuid, sorted(places)))
-                found += [Sample(f"gpu/{uuid}", m, None, DUPLICATE_UUID) for m in LOST_METRICS]
+            if len(places) > 1 or uuid in twice:
+                found += [Sample(f"gpu/{uuid}", metric, None, DUPLICATE_UUID) for metric in unknown]
                 continue
             gpu = self._gpus.setdefault(uuid, _Gpu())
             reading = _one(f"gpu/{uuid}", own, gpu, at_s)
@@ -94,6 +106,7 @@ def _one(entity: str, rows: list[Row], gpu: _Gpu, at_s: float) -> Reading:
     events = [
         *gpu.throttle.events(entity, values.get("throttle_reasons_mask"), at_s),
         *memory_events(entity, values),
+        *verdict_events(entity, values),
     ]
     return Reading([*without_dead_sampler(gauges, values), *counted], events)
 
@@ -106,7 +119,20 @@ def _counter_samples(
         for (metric, _), (spec, value, quality) in best.items()
         if spec.counts
     }
-    return list(samples(entity, gpu.counters, counts, gpu.counters.update(counts, at_s)))
+    changes = gpu.counters.update(counts, at_s)
+    times = {metric for (metric, _), (spec, _, _) in best.items() if spec.time}
+    shares = (_share(entity, metric, changes[metric]) for metric in sorted(times))
+    return [*samples(entity, gpu.counters, counts, changes), *shares]
+
+
+def _share(entity: str, metric: str, change: Change) -> Sample:
+    """Of a counter of ns: which share of the time since the look before was spent so."""
+    if change.per_s is None:
+        return Sample(entity, f"{metric}_ratio", None, change.quality)
+    share = change.per_s / 1e9
+    if share > SHARE_MAX:
+        return Sample(entity, f"{metric}_ratio", None, OUT_OF_RANGE)
+    return Sample(entity, f"{metric}_ratio", min(share, 1.0))
 
 
 def _duplicate(uuid: str, places: list[str]) -> SourceEvent:

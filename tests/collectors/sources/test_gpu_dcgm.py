@@ -42,6 +42,17 @@ def test_the_given_node() -> None:
     [
         ("DEV_GPU_TEMP", 55, "temperature_c", (55, "ok")),
         ("DEV_GPU_TEMP_CELSIUS", 55, "temperature_c", (55, "ok")),
+        ("DEV_GPU_TEMP", 0, "temperature_c", (None, "out_of_range")),
+        ("DEV_GPU_TEMP_LIMIT", 0, "temperature_margin_c", (None, "out_of_range")),
+        ("DEV_POWER_USAGE", 0, "power_w", (None, "out_of_range")),
+        ("DEV_BOARD_POWER_RAW_WATTS", 90, "power_instant_w", (90, "ok")),
+        ("DEV_GPU_UTIL_RATIO", 97, "util_ratio", (0.97, "ok")),
+        ("PROF_GR_ENGINE_UTIL_RATIO", 0.5, "gr_engine_active_ratio", (0.5, "ok")),
+        ("PROF_TENSOR_UTIL_RATIO", 0.25, "tensor_active_ratio", (0.25, "ok")),
+        ("DEV_ROW_REMAP_FAILED", 0, "row_remap_failure_count", (0, "ok")),
+        ("DEV_PAGE_RETIRED_DBE_TOTAL", 3, "retired_pages_dbe_count", (3, "ok")),
+        ("DEV_TOTAL_ENERGY_CONSUMPTION", 5_000_000, "energy_joules_total", (5_000, "ok")),
+        ("DEV_MEMORY_TEMP", "9223372036854775807.000000", "memory_temperature_c", (None, "blank_sentinel")),
         ("DEV_BOARD_POWER_WATTS", "535.000000", "power_w", (535.0, "ok")),
         ("DEV_POWER_USAGE", 535000, "power_w", (None, "out_of_range")),
         ("DEV_MEMORY_TEMP", 9223372036854775794, "memory_temperature_c", (None, "blank_sentinel")),
@@ -161,12 +172,58 @@ def test_one_uuid_at_two_addresses_is_believed_of_neither(tmp_path: Path) -> Non
     assert [event.kind for event in events] == ["duplicate_uuid"]
 
 
+def test_a_uuid_that_the_driver_has_twice_is_not_believed_of_the_exporter(
+    tmp_path: Path,
+) -> None:
+    rows = f"0, {A}, 00000000:0A:00.0\n1, {A}, 00000000:0B:00.0\n"
+    write(tmp_path, {"commands/nvidia-smi_query-gpu.csv": "index, uuid, pci.bus_id\n" + rows})
+    found, _ = one(tmp_path, line("DEV_GPU_TEMP", 40), line("DEV_MEM_CLOCK", 2619, uuid=B))
+    assert found[G, "temperature_c"] == found[G, "memory_clock_mhz"] == (None, "duplicate_uuid")
+    assert found[f"gpu/{B}", "memory_clock_mhz"] == (2619, "ok")
+
+
+def test_the_time_that_clocks_were_held_down_is_a_share_of_the_time(tmp_path: Path) -> None:
+    source = GpuDcgmSource()
+    ratios = []
+    for at_s, ns in ((0.0, 0), (10.0, 2_500_000_000), (20.0, 2_500_000_000), (30.0, 10**12), (40.0, 5)):
+        found, _ = one(tmp_path, line("DEV_THERMAL_VIOLATION", ns), source=source, at_s=at_s)
+        ratios.append(found[G, "thermal_violation_ratio"])
+    assert ratios == [
+        (None, "first_sample"),
+        (0.25, "ok"),
+        (0.0, "ok"),
+        (None, "out_of_range"),
+        (None, "reset"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "raw", "told"),
+    [
+        ("DEV_GPU_RECOVERY_ACTION", 0, []),
+        ("DEV_GPU_RECOVERY_ACTION", 2, [("recovery_action", {"recovery_action": "NODE_REBOOT"})]),
+        ("DEV_GET_GPU_RECOVERY_ACTION", 9, [("recovery_action", {"recovery_action": "ACTION_9"})]),
+        ("DEV_GET_GPU_RECOVERY_ACTION", 2147483633, []),
+        ("DEV_FABRIC_MANAGER_STATUS", 3, []),
+        ("DEV_FABRIC_MANAGER_STATUS", 0, []),
+        ("DEV_FABRIC_MANAGER_STATUS", 4, [("fabric_fault", {"state": "failed"})]),
+        ("DEV_FABRIC_HEALTH_SUMMARY", 1, []),
+        ("DEV_FABRIC_HEALTH_SUMMARY", 2, [("fabric_fault", {"state": "unhealthy"})]),
+    ],
+)
+def test_the_drivers_own_verdict_is_told(
+    tmp_path: Path, field: str, raw: int, told: list[tuple[str, dict[str, str]]]
+) -> None:
+    _, events = one(tmp_path, line(field, raw))
+    assert [(event.kind, event.attributes) for event in events] == told
+
+
 def test_a_gpu_of_the_inventory_that_nobody_lists_is_lost_and_the_others_keep_their_names(
     tmp_path: Path,
 ) -> None:
     write(tmp_path, {"etc/clusterwatch/agent.toml": f'[gpu]\nuuids = ["{A}", "{B}"]\n'})
     found, _ = one(tmp_path, line("DEV_GPU_TEMP", 50, uuid=B))
-    assert found[G, "temperature_c"] == (None, "lost")
+    assert found[G, "temperature_c"] == found[G, "power_w"] == (None, "lost")
     assert found[f"gpu/{B}", "temperature_c"] == (50, "ok")
     (event,) = look(ExpectedSource(), tmp_path)[1]
     assert (event.kind, event.entity, event.severity) == ("gpu_lost", G, "critical")

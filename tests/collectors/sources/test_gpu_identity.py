@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.sources.gpu_identity import expected_uuids, gpus, normal_bdf, smi_rows, uuid_of
+from collectors.sources.gpu_identity import (
+    expected_uuids,
+    gpus,
+    lost_uuids,
+    normal_bdf,
+    smi_rows,
+    uuid_of,
+)
 from collectors.sources.tree import Tree
 from tests.collectors.sources.trees import write
 
@@ -61,6 +68,56 @@ def test_a_damaged_row_costs_itself() -> None:
         {"index": "0", "uuid": "a", "power.draw": "5 W"},
         {"index": "2", "uuid": "c", "power.draw": "[N/A]"},
     ]
+
+
+def test_the_drivers_own_files_tell_addresses_of_gpus_that_were_used(tmp_path: Path) -> None:
+    folder = "proc/driver/nvidia/gpus"
+    write(
+        tmp_path,
+        {
+            f"{folder}/0000:4e:00.0/information": f"Model: x\nGPU UUID: \t {A}\nDevice Minor: 0\n",
+            f"{folder}/0000:5e:00.0/information": "Model: x\nGPU UUID: \t GPU-????????-????\n",
+        },
+    )
+    assert [(gpu.uuid, gpu.bdf) for gpu in gpus(Tree(tmp_path))] == [(A, "0000:4e:00.0")]
+
+
+@pytest.mark.parametrize(
+    ("smi", "is_lost"),
+    [
+        (f"0, {A}, 00000000:4E:00.0, 50, 5 W", False),
+        (f"0, {A}, 00000000:4E:00.0, [Unknown Error], 5 W", False),
+        (f"0, {A}, 00000000:4E:00.0, 50", False),  # a damaged row still names its GPU
+        (f"0, {A}, 00000000:4E:00.0, [GPU is lost], [GPU is lost]", True),
+        (f"0, {A}, 00000000:4E:00.0, [Unknown Error], [Unknown Error]", True),
+        ("0, [Unknown Error], 00000000:4E:00.0, [Unknown Error], [Unknown Error]", True),
+        ("Unable to determine the device handle for GPU0000:4E:00.0: Unknown Error", True),
+    ],
+)
+def test_a_gpu_that_the_driver_only_has_errors_of_is_lost(tmp_path: Path, smi: str, is_lost: bool) -> None:
+    head = "index, uuid, pci.bus_id, temperature.gpu, power.draw [W]"
+    write(
+        tmp_path,
+        {
+            "etc/clusterwatch/agent.toml": f'[gpu]\nuuids = ["{A}", "{B}"]\n',
+            "commands/nvidia-smi_query-gpu.csv": f"{head}\n{smi}\n1, {B}, 00000000:5E:00.0, 50, 5 W\n",
+            "commands/dcgm_metrics.prom": f'DCGM_FI_DEV_GPU_TEMP{{UUID="{A}"}} 40\n',
+        },
+    )
+    assert lost_uuids(Tree(tmp_path)) == ({A} if is_lost else set())
+
+
+@pytest.mark.parametrize("smi", ["", "Failed to initialize NVML: Driver/library version mismatch\n"])
+def test_where_the_driver_lists_nothing_the_exporter_tells_what_is_there(tmp_path: Path, smi: str) -> None:
+    write(
+        tmp_path,
+        {
+            "etc/clusterwatch/agent.toml": f'[gpu]\nuuids = ["{A}", "{B}"]\n',
+            "commands/nvidia-smi_query-gpu.csv": smi,
+            "commands/dcgm_metrics.prom": f'DCGM_FI_DEV_GPU_TEMP{{UUID="{B}"}} 40\n',
+        },
+    )
+    assert lost_uuids(Tree(tmp_path)) == {A}
 
 
 @given(st.text())
