@@ -156,7 +156,9 @@ def _sections(view: NodeView, looked: Sequence[Looked]) -> Iterable[Section]:
     for title, parts in kinds.items():
         if parts:
             heads = {entity: _part(entity, gpus) for entity in parts}
-            order = sorted(parts, key=lambda entity: _natural(heads[entity].text))
+            order = list(parts)
+            if title != KINDS["gpu"]:  # those come in the order of the driver's index
+                order.sort(key=lambda entity: _natural(heads[entity].text))
             yield _section(title, {heads[entity]: parts[entity] for entity in order}, looked)
 
 
