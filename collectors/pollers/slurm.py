@@ -51,9 +51,10 @@ def _jobs(tree: Tree, queue: slurm_jobs.Queue, host: str) -> Iterator[SourceEven
         index = job.index_of(host) if job.on_nodes else None
         if index is None:
             continue
+        doing = job.state.lower() if job.state else "in an unknown state"
         noun = "node" if job.nodes == 1 else "nodes"
         yield SourceEvent(
-            f"job/{job.id}", "job", f"{job.name} {job.state.lower()} on {job.nodes} {noun}", "info",
+            f"job/{job.id}", "job", f"{job.name} {doing} on {job.nodes} {noun}", "info",
             attributes={
                 "nodes": job.nodes,
                 "gpus": job.gpus,

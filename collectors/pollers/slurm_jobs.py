@@ -26,6 +26,7 @@ _ENDED: Final = frozenset(
     }
 )  # fmt: skip
 _COMPLETING: Final = "COMPLETING"
+_PENDING: Final = "PENDING"
 _GPUS_OF_TRES: Final = re.compile(r"gres/gpu(:[^=,]+)?=(\d{1,9})")
 _GPUS_OF_GRES: Final = re.compile(r"(?:^|,)(?:gres[:/])?gpu(?::[^:(,]+)?:(\d{1,6})(?=$|[,(])")
 _IN_BRACKETS: Final = re.compile(r"\([^)]*\)")
@@ -42,7 +43,7 @@ class Job:
 
     id: int
     name: str
-    state: str
+    state: str | None
     on_nodes: bool
     hosts: list[str]
     indices: dict[str, int]
@@ -121,13 +122,12 @@ def _job(row: dict[str, Any]) -> Job | None:
     words = _states(row.get("job_state"))
     hosts, indices, count = _hosts(row)
     limit_min = number(row.get("time_limit"))
-    waits = "PENDING" in words or not words
     ended = bool(_ENDED.intersection(words)) and _COMPLETING not in words
     return Job(
         id=job_id,
         name=_text(row.get("name"), NAME_MAX_CHARS) or f"job {job_id}",
-        state=words[0] if words else "UNKNOWN",
-        on_nodes=bool(hosts) and not ended and not waits,
+        state=words[0] if words else None,
+        on_nodes=bool(hosts) and not ended and _PENDING not in words,
         hosts=hosts,
         indices=indices,
         nodes=len(hosts) or count or number(row.get("node_count")),

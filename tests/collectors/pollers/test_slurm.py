@@ -120,6 +120,10 @@ def test_a_job_that_is_completing_still_holds_its_nodes(tmp_path: Path) -> None:
     assert attributes(tmp_path, job_state=["CANCELLED", "COMPLETING"])["state"] == "CANCELLED"
 
 
+def test_a_state_that_is_not_told_is_null(tmp_path: Path) -> None:
+    assert attributes(tmp_path, job_state=[])["state"] is None
+
+
 def test_each_job_is_told_once_and_one_node_is_no_plural(tmp_path: Path) -> None:
     one = {"job_id": 7, "name": "n\nb\u202e", "job_state": "RUNNING", "nodes": HOST}
     events = told(tmp_path, {"jobs": [one, one, NEW]}, host=f"{HOST}.dc.example")
