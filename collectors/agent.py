@@ -20,11 +20,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from collectors import inventory, sources
+from collectors import gpu_series, inventory, sources
 from collectors.capture import Capturer
 from collectors.clock import Clock, SystemClock
 from collectors.config import AgentConfig, publish_hook_socket
 from collectors.exits import ExitWatch
+from collectors.gpu_series import GpuSeries
 from collectors.guard import Guard
 from collectors.hook_messages import clip
 from collectors.hook_server import HookServer
@@ -49,6 +50,7 @@ BLOCKS_EVERY_TICKS: Final = 5
 _BYE_TIMEOUT_S: Final = 3.0
 _LAST_WORDS_S: Final = 2.0
 """How long a stop waits for the gateway to take what is left."""
+_GPUS_TIMEOUT_S: Final = 12.0
 _TIMER_SLACK_S: Final = 0.005
 
 
@@ -82,6 +84,7 @@ class Agent:
         """part of the tick -> the fault it has now"""
         self._specs: dict[str, MetricSpec] = {}
         self._news = News()
+        self._gpus = GpuSeries()
         self._values: dict[str, list[float | None]] = {}
         self._supervisor: Supervisor | None = None
         self._newest = Newest(config.node, self._clock, [])
@@ -108,6 +111,8 @@ class Agent:
             if isinstance(source, Resuming):
                 source.keep_in(self._config.state_dir)
         self._specs = {spec.name: spec for source in chosen for spec in source.metrics}
+        self._specs |= {spec.name: spec for spec in gpu_series.SPECS}
+        self._gpus = await self._gpus_of_the_node()
         self._supervisor = Supervisor(chosen, self._tree, self._clock, self._source_changed)
         self._newest = Newest(self._config.node, self._clock, chosen)
         self._say_who_we_are()
@@ -119,6 +124,15 @@ class Agent:
             await self._tick_until_stopped()
         finally:
             await self._close(sending)
+
+    async def _gpus_of_the_node(self) -> GpuSeries:
+        """The driver is asked beside the loop, and not for long: without an answer the agent still starts."""
+        try:
+            async with asyncio.timeout(_GPUS_TIMEOUT_S):
+                return await asyncio.to_thread(GpuSeries.of, self._tree)
+        except TimeoutError:
+            log.warning("gpus_unknown reason=the driver gave no answer")
+            return GpuSeries()
 
     # --- each second -------------------------------------------------------------------------------------
 
@@ -161,6 +175,7 @@ class Agent:
         assert self._supervisor is not None
         for source, reading in self._supervisor.tick():
             self._values.update(host_values(reading))
+            self._gpus.add(self._values, reading)
             self._newest.keep(source, reading)
             for event in self._news.fresh(source.name, reading.events):
                 self.emit(self._wire_event(source.name, event))
@@ -238,11 +253,12 @@ class Agent:
             self._spool.next_sequences(),
             credential,
             token,
+            self._gpus.gpus,
         )
 
     def _say_who_we_are(self) -> None:
         """At start, and again for a server that cannot know this epoch."""
-        self.emit(inventory.inventory(self._config, self._tree, self._clock))
+        self.emit(inventory.inventory(self._config, self._tree, self._clock, self._gpus.gpus))
         self._table.resend_inventories()
 
     def _recall_ranks(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 
 from collectors import __version__
@@ -41,7 +42,9 @@ def os_name() -> str:
         return ""
 
 
-def inventory(config: AgentConfig, tree: Tree, clock: Clock) -> records.Inventory:
+def inventory(
+    config: AgentConfig, tree: Tree, clock: Clock, gpus: Sequence[records.GpuIdentity] = ()
+) -> records.Inventory:
     facts = {"agent_version": __version__, "boot_id": config.boot_id}
     if Path("/proc/pressure").is_dir():
         facts["pressure"] = "yes"
@@ -53,6 +56,7 @@ def inventory(config: AgentConfig, tree: Tree, clock: Clock) -> records.Inventor
         cpu_model=cpu_model(tree),
         cpu_count=os.cpu_count(),
         memory_bytes=memory_bytes(tree),
+        gpus=list(gpus),
         facts=facts,
     )
 
@@ -65,6 +69,7 @@ def hello(
     next_sequences: records.LaneNext,
     credential: str | None,
     enrolment_token: str | None,
+    gpus: Sequence[records.GpuIdentity] = (),
 ) -> records.Hello:
     return records.Hello(
         version=codec.VERSION,
@@ -78,6 +83,7 @@ def hello(
         next=next_sequences,
         credential=credential,
         enrolment_token=enrolment_token,
+        gpus=list(gpus),
         cpu_count=os.cpu_count(),
         memory_bytes=memory_bytes(tree),
         rack=config.rack,

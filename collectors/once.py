@@ -85,7 +85,8 @@ def best_samples(readings: Iterable[tuple[Source, Reading]]) -> Iterator[tuple[s
 def best_events(readings: Iterable[Reading]) -> list[SourceEvent]:
     """All events; of two that tell one job, as the node and its scheduler do, that which knows more of it.
 
-    What only the other knows is filled in. A fault that stands is not told beside the moment it began.
+    What only the other knows is filled in. A fault that stands is told once, and not
+    beside the moment it began.
     """
     events: list[SourceEvent] = []
     jobs: dict[str, int] = {}
@@ -99,7 +100,14 @@ def best_events(readings: Iterable[Reading]) -> list[SourceEvent]:
         known = {key: value for key, value in richer.attributes.items() if value is not None}
         events[place] = replace(richer, attributes={**richer.attributes, **lesser.attributes, **known})
     dated = {(event.entity, event.kind) for event in events if not event.standing}
-    return [event for event in events if not event.standing or (event.entity, event.kind) not in dated]
+    found: list[SourceEvent] = []
+    for event in events:
+        if event.standing:
+            if (event.entity, event.kind) in dated:
+                continue
+            dated.add((event.entity, event.kind))
+        found.append(event)
+    return found
 
 
 def _told(event: SourceEvent) -> int:

@@ -16,9 +16,13 @@ class News:
         self._stood: dict[str, dict[tuple[str, str], Told]] = {}
 
     def fresh(self, source: str, events: Iterable[SourceEvent]) -> list[SourceEvent]:
-        """The events of one look of ``source`` without the standing ones that the look before had, too."""
+        """The events of one look of ``source`` without the standing ones that were there before.
+
+        Two sources may see one fault: who sees it first tells it.
+        """
         events = list(events)
         before = self._stood.get(source, {})
+        others = {key for name, stood in self._stood.items() if name != source for key in stood}
         self._stood[source] = {
             (event.entity, event.kind): (event.severity, event.attributes)
             for event in events
@@ -28,5 +32,8 @@ class News:
             event
             for event in events
             if not event.standing
-            or before.get((event.entity, event.kind)) != (event.severity, event.attributes)
+            or (
+                before.get((event.entity, event.kind)) != (event.severity, event.attributes)
+                and (event.entity, event.kind) not in others
+            )
         ]

@@ -140,7 +140,7 @@ def test_a_fault_that_stands_is_not_told_beside_its_beginning() -> None:
     began = SourceEvent("gpu/a", "gpu_lost", "fell off the bus", t_ns=5)
     stands = SourceEvent("gpu/a", "gpu_lost", "is missing", standing=True)
     other = SourceEvent("gpu/b", "gpu_lost", "is missing", standing=True)
-    assert once.best_events([Reading((), [stands, other]), Reading((), [began])]) == [other, began]
+    assert once.best_events([Reading((), [stands, other]), Reading((), [other, began])]) == [other, began]
 
 
 def test_a_link_that_leads_out_of_a_recorded_tree_is_not_there(tmp_path: Path) -> None:

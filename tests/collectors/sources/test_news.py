@@ -23,6 +23,8 @@ def test_what_happens_twice_is_told_twice() -> None:
     assert [len(news.fresh("kernel_log", [event])) for _ in range(2)] == [1, 1]
 
 
-def test_sources_do_not_hide_each_other() -> None:
+def test_a_fault_that_two_sources_see_is_told_once_and_again_when_both_had_lost_it() -> None:
     news = News()
-    assert news.fresh("pcie", [fault(8)]) and news.fresh("other", [fault(8)])
+    assert news.fresh("pcie", [fault(8)]) and not news.fresh("other", [fault(8)])
+    assert not news.fresh("pcie", []) and not news.fresh("other", [])
+    assert news.fresh("other", [fault(8)])
