@@ -40,7 +40,7 @@ _PROC_KNOWN: Final[dict[str, str]] = {}
 _NAMES: Final = frozenset(
     {"timestamp", "index", "name", "gpu_name", "uuid", "gpu_uuid", "serial", "gpu_serial"}
 )
-_ADDRESSES: Final = frozenset({"pci.bus_id", "gpu_bus_id", "driver_version", "count", "vbios_version"})
+_ADDRESSES: Final = frozenset({"pci.bus_id", "gpu_bus_id", "driver_version", "count", "gpu_serial"})
 """Columns of nvidia-smi that say which GPU it is, not how it is."""
 
 

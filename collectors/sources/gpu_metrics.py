@@ -241,6 +241,15 @@ SMI: Final[dict[str, Field]] = {
 }
 """Column without its unit -> meaning."""
 
+NVML: Final[dict[str, Field]] = {
+    **SMI,
+    "energy": _ENERGY,
+    "pcie.replays": _REPLAYS,
+    "recovery_action": _RECOVERY,
+    **{f"violation.{cause.lower()}": field for cause, field in VIOLATIONS.items()},
+}
+"""What NVML tells, by the worker's names."""
+
 REASONS: Final = {
     0x1: "idle",
     0x2: "application_clocks",

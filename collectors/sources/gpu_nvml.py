@@ -1,35 +1,51 @@
-"""GPUs as the driver itself tells them, through nvidia-smi.
+"""GPUs as the driver itself tells them, through nvidia-smi's table or NVML.
 
-In: commands/nvidia-smi_query-gpu.csv; live: the tool with a deadline, in a process of its own, since a driver
-that hangs takes its caller with it. Out: samples of ``gpu/<uuid>``, ``gpu_read_hung`` where the driver gave
-no answer in time. Each cell stands for itself: ``[N/A]`` costs its own value, never the row.
-Source: nvidia-smi(1), ``--help-query-gpu``.
+In: commands/nvidia-smi_query-gpu.csv; live: NVML, in a worker process with a deadline for each call, since a
+driver that hangs takes its caller with it. Out: samples of ``gpu/<uuid>``; ``gpu_read_hung`` for a GPU or a
+driver that gave no answer in time, ``gpu_lost`` for a GPU of the inventory that is not listed. Each value
+stands for itself: ``[N/A]`` costs its own, never the row. Source: nvidia-smi(1), ``--help-query-gpu``;
+nvml.h.
 """
 
 from __future__ import annotations
 
-import errno
 import re
-from collections.abc import Iterator
-from typing import Final
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
 from collectors.minute import MetricSpec
-from collectors.sources.base import HOST, Reading, SourceEvent
-from collectors.sources.gpu_identity import UUID, lost_uuids, normal_bdf, smi_rows
-from collectors.sources.gpu_metrics import SMI
-from collectors.sources.gpu_table import LOST, GpuTable, Row
-from collectors.sources.tools import output
+from collectors.sources.base import HOST, Reading, Sample, SourceEvent
+from collectors.sources.gpu_identity import (
+    GPUS_MAX,
+    UUID,
+    expected_uuids,
+    lost_uuids,
+    normal_bdf,
+    smi_rows,
+    told_twice,
+)
+from collectors.sources.gpu_metrics import NVML, SMI
+from collectors.sources.gpu_states import lost_event
+from collectors.sources.gpu_table import LOST, LOST_METRICS, GpuTable, Row
+from collectors.sources.nvml_client import NvmlClient
 from collectors.sources.tree import Tree
 
-RECORDING: Final = "nvidia-smi_query-gpu.csv"
-TIMEOUT_S: Final = 8.0
-_ASKED: Final = (
-    "index,uuid,pci.bus_id,temperature.gpu,temperature.memory,power.draw,clocks.sm,clocks.mem,utilization.gpu,"
-    "utilization.memory,memory.used,memory.free,clocks_throttle_reasons.active,pcie.link.gen.current,"
-    "pcie.link.width.current,ecc.errors.corrected.volatile.total,ecc.errors.uncorrected.volatile.total,"
-    "remapped_rows.correctable,remapped_rows.uncorrectable,remapped_rows.pending,remapped_rows.failure"
-)
-_NUMBER: Final = re.compile(r"(-?\d{1,20}(?:\.\d{1,9})?)(?: ?(?:W|mW|C|MHz|%|MiB))?")
+RECORDING: Final = "commands/nvidia-smi_query-gpu.csv"
+DRIVER: Final = ("proc/driver/nvidia/version", "dev/nvidiactl")
+"""One of them is there where the driver is loaded, and no worker is started where none is."""
+LOOK_S: Final = 8.0
+LIST_S: Final = 4.0
+GPU_S: Final = 2.0
+HUNG_PAUSE_S: Final = 60.0
+"""How long a GPU that hung is not asked again."""
+PROCESSES_EVERY_S: Final = 30.0
+"""The driver lists processes under its lock."""
+NO_ANSWER: Final = "no_answer"
+READABLE: Final = "nvml_readable_count"
+_REASON: Final = re.compile(r"[a-z][a-z_]{0,63}")
+_NUMBER: Final = re.compile(r"(-?\d{1,20}(?:\.\d{1,9})?)(?: ?(W|mW|C|MHz|%|MiB))?")
 _HEX: Final = re.compile(r"0x[0-9a-fA-F]{1,16}")
 _WORDS: Final = {"yes": 1.0, "no": 0.0, "active": 1.0, "not active": 0.0}
 _REASONS: Final = (
@@ -47,20 +63,153 @@ class GpuNvmlSource:
 
     name = "gpu_nvml"
     period_s = 15.0
-    deadline_s = 10.0
-    metrics: tuple[MetricSpec, ...] = ()
+    deadline_s = 15.0
+    metrics = (MetricSpec(READABLE, "count", 1.0), MetricSpec("processes_count", "count", 1.0))
 
-    def __init__(self) -> None:
+    def __init__(self, client: NvmlClient | None = None) -> None:
         self._table = GpuTable()
+        self._live = _Live(client or NvmlClient())
 
     def read(self, tree: Tree, at_s: float) -> Reading:
-        argv = ["nvidia-smi", f"--query-gpu={_ASKED}", "--format=csv"]
+        if tree.is_live:
+            return self._asked(tree, at_s)
         try:
-            data = output(tree, RECORDING, argv, TIMEOUT_S)
+            text = tree.read_text(RECORDING)
+        except OSError:
+            return Reading()
+        rows = list(parse(text))
+        lost = lost_uuids(tree) if rows else frozenset()
+        return self._table.reading(rows, lost, at_s, told_twice(tree, "dcgm"))
+
+    def _asked(self, tree: Tree, at_s: float) -> Reading:
+        if not any(map(tree.exists, DRIVER)):
+            return Reading()
+        look = self._live.look(at_s)
+        lost = frozenset(expected_uuids(tree)) - look.listed if look.listed else frozenset()
+        lost |= look.lost
+        reading = self._table.reading(look.rows, lost, at_s, look.twice)
+        events = [*map(lost_event, sorted(lost)), *look.events, *reading.events]
+        return Reading([*look.samples, *reading.samples], events)
+
+
+@dataclass(slots=True)
+class _Look:
+    """What one look at the live driver gave."""
+
+    rows: list[Row]
+    samples: list[Sample]
+    events: list[SourceEvent]
+    listed: frozenset[str] = frozenset()
+    lost: frozenset[str] = frozenset()
+    twice: frozenset[str] = frozenset()
+
+
+class _Live:
+    """Asks the worker for the list of GPUs, then for each, within one budget of time."""
+
+    def __init__(self, client: NvmlClient, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._client = client
+        self._now_s = now_s
+        self._pause_ends_s: dict[str, float] = {}
+        """a GPU that hung -> when it is asked again"""
+        self._processes: dict[str, int] = {}
+        self._processes_due_s = 0.0
+
+    def look(self, at_s: float) -> _Look:
+        ends_s = self._now_s() + LOOK_S
+        look = _Look([], [], [])
+        try:
+            answer = self._client.ask({"ask": "gpus"}, LIST_S)
         except OSError as error:
-            return Reading((), list(_hung(error)))
-        rows = list(parse(data.decode("utf-8", "replace")))
-        return self._table.reading(rows, lost_uuids(tree) if rows else frozenset(), at_s)
+            hung = isinstance(error, TimeoutError)
+            look.samples.append(Sample(HOST, READABLE, None, NO_ANSWER if hung else "unreadable"))
+            look.events += [_hung(HOST, None, LIST_S)] if hung else []
+            return look
+        if "error" in answer:
+            self._client.close()  # a driver that is loaded later is found by a new worker
+            look.samples.append(Sample(HOST, READABLE, None, _word(answer["error"])))
+            return look
+        look.samples.append(Sample(HOST, READABLE, 1))
+        listed = list(_places(answer.get("gpus")))
+        places = dict(listed)
+        look.listed = frozenset(places)
+        look.twice = frozenset(uuid for uuid, bdf in listed if bdf != places[uuid])
+        for uuid, bdf in places.items():
+            self._gpu(uuid, bdf, at_s, ends_s, look)
+        self._count_processes(at_s, ends_s)
+        look.samples += [
+            Sample(f"gpu/{uuid}", "processes_count", self._processes[uuid])
+            for uuid in places
+            if uuid in self._processes
+        ]
+        return look
+
+    def _gpu(self, uuid: str, bdf: str | None, at_s: float, ends_s: float, look: _Look) -> None:
+        """Asks one GPU; one that hung lately, or for which no time is left, has no values."""
+        unknown = [Sample(f"gpu/{uuid}", metric, None, NO_ANSWER) for metric in LOST_METRICS]
+        if at_s < self._pause_ends_s.get(uuid, at_s):
+            look.samples += unknown
+            look.events.append(_hung(f"gpu/{uuid}", bdf, GPU_S))
+            return
+        left_s = 0.0
+        try:
+            if not self._client.is_running:  # the one before it hung; a new worker takes time to begin
+                self._client.ask({"ask": "gpus"}, max(0.0, min(LIST_S, ends_s - self._now_s())))
+            left_s = max(0.0, min(GPU_S, ends_s - self._now_s()))
+            if not left_s:
+                look.samples += unknown
+                return
+            answer = self._client.ask({"ask": "values", "uuid": uuid}, left_s)
+        except OSError as error:
+            look.samples += unknown
+            if isinstance(error, TimeoutError) and left_s == GPU_S:
+                self._pause_ends_s[uuid] = at_s + HUNG_PAUSE_S
+                look.events.append(_hung(f"gpu/{uuid}", bdf, GPU_S))
+            return
+        self._pause_ends_s.pop(uuid, None)
+        values = answer.get("values")
+        if not isinstance(values, dict):
+            values = dict.fromkeys(NVML, answer.get("error"))
+        rows = list(value_rows(uuid, bdf, values))
+        if all(row.raw is None for row in rows) and any(row.quality == LOST for row in rows):
+            look.lost |= {uuid}
+        look.rows += rows
+
+    def _count_processes(self, at_s: float, ends_s: float) -> None:
+        if at_s < self._processes_due_s or ends_s - self._now_s() <= 0:
+            return
+        self._processes_due_s = at_s + PROCESSES_EVERY_S
+        self._processes = {}
+        try:
+            answer = self._client.ask({"ask": "processes"}, LIST_S)
+        except OSError:
+            return
+        by_uuid = answer.get("by_uuid")
+        for uuid, pids in (by_uuid if isinstance(by_uuid, dict) else {}).items():
+            if isinstance(pids, list):
+                self._processes[uuid] = len(pids)
+
+
+def _places(gpus: Any) -> Iterator[tuple[str, str | None]]:
+    """(UUID, PCI address) of each GPU that answered the worker."""
+    for gpu in gpus[:GPUS_MAX] if isinstance(gpus, list) else ():
+        uuid = gpu.get("uuid") if isinstance(gpu, dict) else None
+        if isinstance(uuid, str) and UUID.fullmatch(uuid):
+            yield uuid, normal_bdf(str(gpu.get("bdf", "")))
+
+
+def value_rows(uuid: str, bdf: str | None, values: Mapping[str, Any]) -> Iterator[Row]:
+    """Rows of what the worker said of one GPU: numbers, and reasons where there is none."""
+    for column, value in values.items():
+        field = NVML.get(column)
+        if field is None:
+            continue
+        known = isinstance(value, int | float) and not isinstance(value, bool)
+        yield Row(uuid, bdf, field, value if known else None, "ok" if known else _word(value))
+
+
+def _word(reason: Any) -> str:
+    return reason if isinstance(reason, str) and _REASON.fullmatch(reason) else "unreadable"
 
 
 def parse(text: str) -> Iterator[Row]:
@@ -81,7 +230,7 @@ def cell_value(cell: str) -> tuple[float | None, str]:
     text = cell.strip()
     if match := _NUMBER.fullmatch(text):
         number = float(match[1]) if "." in match[1] else int(match[1])
-        return number, "ok"
+        return number / 1_000 if match[2] == "mW" else number, "ok"
     if _HEX.fullmatch(text):
         return int(text, 16), "ok"
     if (word := _WORDS.get(text.lower())) is not None:
@@ -92,8 +241,9 @@ def cell_value(cell: str) -> tuple[float | None, str]:
     )
 
 
-def _hung(error: OSError) -> Iterator[SourceEvent]:
+def _hung(entity: str, bdf: str | None, within_s: float) -> SourceEvent:
     """A driver that gives no answer is itself the finding: tools that ask it hang, too."""
-    if error.errno == errno.ETIMEDOUT:
-        text = f"the GPU driver gave no answer within {TIMEOUT_S:g} s"
-        yield SourceEvent(HOST, "gpu_read_hung", text, "critical", standing=True)
+    who = "the GPU driver" if entity == HOST else "the GPU"
+    text = f"{who} gave no answer within {within_s:g} s"
+    attributes = {"bdf": bdf} if bdf else {}
+    return SourceEvent(entity, "gpu_read_hung", text, "critical", attributes=attributes, standing=True)

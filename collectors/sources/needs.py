@@ -9,7 +9,7 @@ NEEDS: Final[dict[str, str]] = {
     "ethernet": "network devices on a bus in /sys/class/net",
     "expected": "an inventory in /etc/clusterwatch/agent.toml",
     "gpu_dcgm": "CLUSTERWATCH_DCGM_URL, the address of this machine's dcgm-exporter",
-    "gpu_nvml": "nvidia-smi and the NVIDIA driver",
+    "gpu_nvml": "the NVIDIA driver and its library NVML",
     "host": "/proc",
     "infiniband": "an RDMA driver: /sys/class/infiniband",
     "kernel_log": "the right to read /dev/kmsg (root or CAP_SYSLOG), or journalctl",

@@ -4,14 +4,12 @@
 
 from __future__ import annotations
 
-import errno
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.sources import gpu_nvml
 from collectors.sources.gpu_nvml import GpuNvmlSource, cell_value, parse
 from collectors.sources.nvlink import NvlinkSource
 from tests.collectors.sources.trees import Found, given_lines, look, write
@@ -30,6 +28,7 @@ def table(
     ("cell", "wanted"),
     [
         ("535.00 W", (535.0, "ok")),
+        ("535000 mW", (535.0, "ok")),
         ("55", (55, "ok")),
         ("0x0000000000000004", (4, "ok")),
         ("Yes", (1, "ok")),
@@ -70,13 +69,30 @@ def test_a_gpu_that_does_not_answer_costs_its_row(tmp_path: Path) -> None:
     assert {entity for entity, _ in found} == {f"gpu/{A}"}
 
 
-def test_a_driver_without_answer_is_the_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def hang(*_: object) -> bytes:
-        raise TimeoutError(errno.ETIMEDOUT, "no answer")
+def test_columns_that_a_driver_does_not_have_cost_nothing_else(tmp_path: Path) -> None:
+    found = table(tmp_path, f"{A}, 97 %, N/A", head="uuid, utilization.gpu [%], fan.speed [%]")
+    assert found == {(f"gpu/{A}", "util_ratio"): (0.97, "ok")}
 
-    monkeypatch.setattr(gpu_nvml, "output", hang)
-    (event,) = look(GpuNvmlSource(), tmp_path)[1]
-    assert (event.kind, event.entity, event.severity) == ("gpu_read_hung", "host", "critical")
+
+def test_a_gpu_that_the_driver_lost_is_lost_in_its_own_row(tmp_path: Path) -> None:
+    b = A[:-1] + "b"
+    write(tmp_path, {"etc/clusterwatch/agent.toml": f'[gpu]\nuuids = ["{A}", "{b}"]\n'})
+    found = table(
+        tmp_path,
+        f"0, {A}, 00000000:0A:00.0, [GPU is lost], [GPU is lost]",
+        f"1, {b}, 00000000:0B:00.0, 100 W, 55",
+    )
+    assert found[f"gpu/{A}", "power_w"] == (None, "lost")
+    assert found[f"gpu/{b}", "power_w"] == (100, "ok")
+
+
+def test_a_uuid_that_the_exporter_has_twice_is_not_believed_of_the_driver(tmp_path: Path) -> None:
+    line = f'DCGM_FI_DEV_GPU_TEMP{{UUID="{A}",pci_bus_id="00000000:0%d:00.0"}} 40\n'
+    write(tmp_path, {"commands/dcgm_metrics.prom": line % 1 + line % 2})
+    assert table(tmp_path, f"0, {A}, 00000000:01:00.0, 100 W, 55")[f"gpu/{A}", "power_w"] == (
+        None,
+        "duplicate_uuid",
+    )
 
 
 def test_no_driver_is_no_finding(tmp_path: Path) -> None:
