@@ -7,6 +7,7 @@ Source: sysfs-class-net of Linux; counters.rst of mlx5.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -117,6 +118,11 @@ def netdevs(tree: Tree) -> list[str]:
     return [name for name in sorted(recorded | on_bus) if _NAME.fullmatch(name)][:NETDEVS_MAX]
 
 
+@functools.lru_cache(maxsize=4_096)
+def _is_quick(name: str) -> bool:
+    return _QUICK.match(name) is not None
+
+
 class _Look:
     """One look at one device."""
 
@@ -173,7 +179,7 @@ class _Look:
             if value is not None and value > 100:
                 value, quality = None, "out_of_range"
             yield Sample(self._entity, f"{name}_percent", value, quality)
-        quick = {name: count for name, count in read.items() if _QUICK.match(name)}
+        quick = {name: count for name, count in read.items() if _is_quick(name)}
         changes = self._nic.quick.update(quick, self._at_s)
         self._changes |= changes
         self._fell += self._nic.quick.fell
