@@ -91,13 +91,17 @@ def verdict_events(entity: str, values: Values) -> Iterator[SourceEvent]:
 
 
 def memory_events(entity: str, values: Values) -> Iterator[SourceEvent]:
-    """``ecc`` while rows wait for a reset or could not be remapped."""
+    """``ecc`` while memory waits for a reset, could not be remapped or had uncorrectable errors."""
     if values.get("row_remap_failure_count"):
         text = "a memory row could not be remapped: the GPU is to be replaced"
         yield SourceEvent(entity, "ecc", text, "critical", attributes={"fatal": True}, standing=True)
-    elif values.get("row_remap_pending_count"):
-        text = "a memory row waits to be remapped: reset the GPU when the job ends"
+    elif values.get("row_remap_pending_count") or values.get("retired_pages_pending_count"):
+        text = "memory waits to be remapped: reset the GPU when the job ends"
         yield SourceEvent(entity, "ecc", text, "warning", attributes={"fatal": False}, standing=True)
+    elif errors := values.get("ecc_dbe_volatile"):
+        text = f"{errors:g} uncorrectable memory errors since the driver was loaded"
+        told: dict[str, Attribute] = {"fatal": False, "errors": int(errors)}
+        yield SourceEvent(entity, "ecc", text, "warning", attributes=told, standing=True)
 
 
 def without_dead_sampler(samples: list[Sample], values: Values) -> list[Sample]:

@@ -101,7 +101,7 @@ def _one(entity: str, rows: list[Row], gpu: _Gpu, at_s: float) -> Reading:
         for (metric, labels), (spec, value, quality) in best.items()
         if not spec.counts
     ]
-    values = {sample.metric: sample.value for sample in gauges if not sample.labels}
+    values = {metric: value for (metric, labels), (_, value, _) in best.items() if not labels}
     counted = _counter_samples(entity, best, gpu, at_s)
     events = [
         *gpu.throttle.events(entity, values.get("throttle_reasons_mask"), at_s),

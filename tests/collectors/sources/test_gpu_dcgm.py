@@ -156,6 +156,12 @@ def test_rows_that_wait_for_a_reset_and_rows_that_failed(tmp_path: Path) -> None
     assert (event.kind, event.severity) == ("ecc", "critical")
 
 
+def test_errors_that_cannot_be_corrected_are_told_with_their_number(tmp_path: Path) -> None:
+    (event,) = one(tmp_path, line("DEV_ECC_DBE_VOL_TOTAL", 2))[1]
+    assert (event.kind, event.severity, event.attributes["errors"]) == ("ecc", "warning", 2)
+    assert one(tmp_path, line("DEV_ECC_DBE_VOL_TOTAL", 0), line("DEV_ECC_SBE_VOL_TOTAL", 9))[1] == []
+
+
 def test_a_profiler_that_died_is_not_an_idle_gpu(tmp_path: Path) -> None:
     """A public case: after an Xid 31 the profiling fields stay 0 until a restart."""
     busy = line("DEV_GPU_UTIL", 100) + line("DEV_POWER_USAGE", 650)

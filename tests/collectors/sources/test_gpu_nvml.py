@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from collectors.sources.gpu_nvml import GpuNvmlSource, cell_value, parse
 from collectors.sources.nvlink import NvlinkSource
+from collectors.sources.nvlink import parse as links_of
 from tests.collectors.sources.trees import Found, given_lines, look, write
 
 A = "GPU-00000000-0000-0000-0000-00000000000a"
@@ -118,8 +119,40 @@ def test_links_that_are_all_down_are_a_fault_and_not_an_empty_answer(tmp_path: P
     text = (
         f"GPU 0: NVIDIA H100 (UUID: {A})\nUnable to retrieve NVLink information as all links are inActive\n"
     )
-    _, (event,) = look(NvlinkSource(), write(tmp_path, {"commands/nvidia-smi_nvlink_-e.txt": text}))
-    assert (event.kind, event.entity) == ("nvlink_inactive", f"gpu/{A}")
+    source = NvlinkSource()
+    look(source, links(tmp_path, "0"))
+    found, (event,) = look(source, write(tmp_path, {"commands/nvidia-smi_nvlink_-e.txt": text}), 10.0)
+    assert (event.kind, event.entity, event.severity) == ("link_down", f"gpu/{A}", "critical")
+    assert found[f"nvlink/{A}/0", "recovery_errors_total"] == (None, "link_down")
+    assert found[f"nvlink/{A}/0", "recovery_errors_delta_count"] == (None, "link_down")
+    found, _ = look(source, links(tmp_path, "3"), 20.0)
+    assert found[f"nvlink/{A}/0", "recovery_errors_total"] == (3, "ok")
+
+
+def test_a_gpu_whose_links_were_never_seen_has_those_of_the_others(tmp_path: Path) -> None:
+    b = A[:-1] + "b"
+    text = f"GPU 0: x (UUID: {A})\nUnable to retrieve NVLink information as all links are inActive\nGPU 1: x (UUID: {b})\n Link 3: CRC Errors: 0\n"
+    found, _ = look(NvlinkSource(), write(tmp_path, {"commands/nvidia-smi_nvlink_-e.txt": text}))
+    assert found[f"nvlink/{A}/3", "recovery_errors_total"] == (None, "link_down")
+    assert found[f"nvlink/{b}/3", "crc_errors_total"] == (0, "ok")
+
+
+@pytest.mark.parametrize(
+    ("said", "quality", "kinds"), [("N/A", "not_available", []), ("<inactive>", "link_down", ["link_down"])]
+)
+def test_one_link_without_counters(tmp_path: Path, said: str, quality: str, kinds: list[str]) -> None:
+    text = f"GPU 0: x (UUID: {A})\n\t Link 0: CRC Errors: 2\n\t Link 1: {said}\n"
+    found, events = look(NvlinkSource(), write(tmp_path, {"commands/nvidia-smi_nvlink_-e.txt": text}))
+    assert found[f"nvlink/{A}/0", "crc_errors_total"] == (2, "ok")
+    assert found[f"nvlink/{A}/1", "crc_errors_total"] == (None, quality)
+    assert [event.kind for event in events] == kinds
+    assert all(event.attributes == {"link": 1} for event in events)
+
+
+def test_links_of_a_gpu_that_is_listed_twice_are_nobodys(tmp_path: Path) -> None:
+    text = f"GPU 0: x (UUID: {A})\n\t Link 0: CRC Errors: 2\nGPU 1: x (UUID: {A})\n\t Link 0: CRC Errors: 9\n"
+    found, _ = look(NvlinkSource(), write(tmp_path, {"commands/nvidia-smi_nvlink_-e.txt": text}))
+    assert found[f"nvlink/{A}/0", "crc_errors_total"] == (None, "duplicate_uuid")
 
 
 def test_links_before_any_gpu_belong_to_nobody(tmp_path: Path) -> None:
@@ -140,3 +173,4 @@ def test_the_given_node_has_quiet_links() -> None:
 def test_any_text_parses(text: str) -> None:
     list(parse(text))
     list(parse("index, uuid, power.draw [W]\n" + text))
+    links_of(f"GPU 0: x (UUID: {A})\nLink 0: {text}")
