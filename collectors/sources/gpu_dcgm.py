@@ -7,6 +7,7 @@ and an error page in place of the text is the exporter's fault, not a lost GPU.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Iterator
@@ -44,7 +45,9 @@ METRICS: Final = (
     MetricSpec("nvlink_throughput_bytes_per_s", "bytes_per_s", 1_000.0),
 )
 
-_LINE: Final = re.compile(r"DCGM_FI_([A-Z0-9_]{1,64})\{([^\n]{0,4096})\} (\S{1,40})(?: \d+)?\s*$")
+PREFIX: Final = "DCGM_FI_"
+LABELS_MAX_CHARS: Final = 4_096
+_VALUE: Final = re.compile(r"(\S{1,40})(?: \d{1,20})?\s*")
 _LABEL: Final = re.compile(r'([A-Za-z_][A-Za-z0-9_]{0,63})="((?:[^"\\]|\\.){0,256})"')
 _MIG_LABELS: Final = (("GPU_I_ID", "gpu_instance"), ("GPU_I_PROFILE", "profile"))
 
@@ -95,20 +98,26 @@ class GpuDcgmSource:
 def parse(text: str) -> Iterator[Row]:
     """Rows of the exporter's text that are of a GPU and that we know. Damaged lines are left out."""
     for line in text.split("\n", LINES_MAX)[:LINES_MAX]:
-        match = _LINE.match(line)
-        field = DCGM.get(match[1]) if match else None
-        if match is None or field is None:
+        name, _, rest = line.partition("{")
+        field = DCGM.get(name.removeprefix(PREFIX)) if name.startswith(PREFIX) else None
+        if field is None:
             continue
-        labels = dict(_LABEL.findall(match[2]))
-        uuid = labels.get("UUID") or labels.get("uuid") or ""
-        if UUID.fullmatch(uuid):
-            raw = _number(match[3])
-            quality = "unreadable" if not match[3].startswith("<<<") else "blank_sentinel"
-            yield Row(uuid, normal_bdf(labels.get("pci_bus_id", "")), field, raw, quality, _instance(labels))
+        told, _, number = rest.rpartition("} ")
+        of = _of(told) if len(told) <= LABELS_MAX_CHARS else None
+        match = _VALUE.fullmatch(number)
+        if of and match:
+            uuid, bdf, labels = of
+            quality = "blank_sentinel" if number.startswith("<<<") else "unreadable"
+            yield Row(uuid, bdf, field, _number(match[1]), quality, labels)
 
 
-def _instance(labels: dict[str, str]) -> Labels:
-    return tuple((ours, labels[theirs]) for theirs, ours in _MIG_LABELS if labels.get(theirs))
+@functools.lru_cache(maxsize=1_024)
+def _of(told: str) -> tuple[str, str | None, Labels] | None:
+    """(UUID, PCI address, MIG instance) of a line's labels, which are the same on all lines of a GPU."""
+    labels = dict(_LABEL.findall(told))
+    uuid = labels.get("UUID") or labels.get("uuid") or ""
+    instance = tuple((ours, labels[theirs]) for theirs, ours in _MIG_LABELS if labels.get(theirs))
+    return (uuid, normal_bdf(labels.get("pci_bus_id", "")), instance) if UUID.fullmatch(uuid) else None
 
 
 def _number(text: str) -> float | None:

@@ -260,6 +260,20 @@ def test_an_error_page_is_no_lost_gpu(tmp_path: Path, text: str) -> None:
     assert look(ExpectedSource(), tmp_path)[1] == []
 
 
+@pytest.mark.parametrize("more", [',model="a } b"', ',model="a \\"} 7"', ',hpc_job="1"'])
+@pytest.mark.parametrize("value", ["41", "41 1700000000000", "41 \r"])
+def test_labels_and_times_do_not_hide_a_value(tmp_path: Path, more: str, value: str) -> None:
+    assert one(tmp_path, line("DEV_GPU_TEMP", value, more=more))[0][G, "temperature_c"] == (41, "ok")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["DCGM_FI_DEV_GPU_TEMP 4\n", line("DEV_GPU_TEMP", ""), line("DEV_GPU_TEMP", "4 5 6"), line("DEV", 1)],
+)
+def test_a_damaged_line_is_no_value(text: str) -> None:
+    assert list(parse(text)) == []
+
+
 @given(st.text(max_size=300))
 def test_any_text_parses(text: str) -> None:
     list(parse(text))
