@@ -44,6 +44,11 @@ class Field:
     time: bool = False
     of_instance: bool = False
 
+    @property
+    def sample(self) -> str:
+        """The metric of the value itself."""
+        return f"{self.metric}_total" if self.counts else self.metric
+
     def value(self, raw: float) -> tuple[float | None, str]:
         """(value in our unit, quality)."""
         if not math.isfinite(raw):

@@ -67,8 +67,7 @@ class GpuTable:
             by_uuid.setdefault(row.uuid, []).append(row)
         found: list[Sample] = []
         events: list[SourceEvent] = []
-        gauges = {row.field.metric for own in by_uuid.values() for row in own if not row.field.counts}
-        unknown = sorted(gauges.union(LOST_METRICS))
+        unknown = sorted({row.field.sample for own in by_uuid.values() for row in own}.union(LOST_METRICS))
         for uuid in sorted(lost):
             found += [Sample(f"gpu/{uuid}", metric, None, LOST) for metric in unknown]
         for uuid, own in by_uuid.items():

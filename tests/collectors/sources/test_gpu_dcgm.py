@@ -228,8 +228,9 @@ def test_a_gpu_of_the_inventory_that_nobody_lists_is_lost_and_the_others_keep_th
     tmp_path: Path,
 ) -> None:
     write(tmp_path, {"etc/clusterwatch/agent.toml": f'[gpu]\nuuids = ["{A}", "{B}"]\n'})
-    found, _ = one(tmp_path, line("DEV_GPU_TEMP", 50, uuid=B))
+    found, _ = one(tmp_path, line("DEV_GPU_TEMP", 50, uuid=B), line("DEV_ECC_DBE_VOL_TOTAL", 0, uuid=B))
     assert found[G, "temperature_c"] == found[G, "power_w"] == (None, "lost")
+    assert found[G, "ecc_dbe_volatile_total"] == (None, "lost")
     assert found[f"gpu/{B}", "temperature_c"] == (50, "ok")
     (event,) = look(ExpectedSource(), tmp_path)[1]
     assert (event.kind, event.entity, event.severity) == ("gpu_lost", G, "critical")
