@@ -26,7 +26,7 @@ from collectors.sources.counters import (
     samples,
 )
 from collectors.sources.ethtool import KernelStats, parse
-from collectors.sources.infiniband import COUNTERS_PERIOD_S, reason
+from collectors.sources.infiniband import COUNTERS_PERIOD_S, reason, set_back
 from collectors.sources.pci_places import rdma_of_netdev
 from collectors.sources.tree import Tree
 from collectors.wire.records import Severity
@@ -231,7 +231,7 @@ class _Look:
         yield from self._flaps()
         fell = self._nic.link.fell + self._fell
         if fell:
-            text = f"{self._netdev}: {len(fell)} counters were set back"
+            text = f"{self._netdev}: {set_back(fell)}"
             yield self._event("counter_reset", text, "info", counters=list(fell[:32]))
         for name in _STORMS:
             change = self._changes.get(name)

@@ -265,10 +265,15 @@ class _View:
                 standing=True,
             )  # fmt: skip
         if self._fell:
-            text = f"{self._device} port {self._number}: {len(self._fell)} counters were set back"
+            text = f"{self._device} port {self._number}: {set_back(self._fell)}"
             yield SourceEvent(
                 self._entity, "counter_reset", text, "info", attributes={"counters": list(self._fell)}
             )
+
+
+def set_back(names: tuple[str, ...]) -> str:
+    """What happened to counters, in words."""
+    return f"{names[0]} was set back" if len(names) == 1 else f"{len(names)} counters were set back"
 
 
 def reason(error: OSError) -> str:

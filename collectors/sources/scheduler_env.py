@@ -102,6 +102,8 @@ class SchedulerEnvSource:
     ) -> Iterator[SourceEvent]:
         expected = expected_uuids(tree)
         numbers = {uuid: index for index, uuid in asked.held.by_index.items()}
+        if expected:  # the driver counts anew when a GPU is lost; a slot keeps its number
+            numbers |= {uuid: index for index, uuid in enumerate(expected)}
         devices = {one.process.pid: family.devices_of(one, found) for one in found}
         shared = frozenset(uuid for uuid, count in Tally(sum(devices.values(), ())).items() if count > 1)
         seen: dict[tuple[str, int, int], dict[int, str]] = {}

@@ -356,3 +356,11 @@ def test_a_damaged_list_of_processes_costs_the_gpu_only(tmp_path: Path, said: st
 
 def test_gives_the_expected_lines_of_the_sample_node() -> None:
     assert given_lines(SchedulerEnvSource(), "job/55012/rank/") == []
+
+
+def test_a_slot_keeps_its_number_when_the_driver_counts_anew_after_a_loss(tmp_path: Path) -> None:
+    inventory = "".join(f'"{uuid}", ' for uuid in GPUS)
+    write(tmp_path, {"etc/clusterwatch/agent.toml": f"[gpu]\nuuids = [{inventory}]\n"})
+    write(tmp_path, rank(50, 3, 0) | holders({GPUS[6]: [50]}, [*GPUS[:5], *GPUS[6:]]))
+    _, events = look(SchedulerEnvSource(), tmp_path)
+    assert [event.message for event in events if event.kind == "rank_map"] == ["rank 3 on GPU 6"]
