@@ -1,7 +1,8 @@
 """Disks: latency, throughput and load of each, and what NVMe drives say of their own health.
 
-In: proc/diskstats and ``nvme smart-log -o json`` as commands/nvme_smart-log_<dev>.json. Out: samples of
-``disk/<dev>``. Latencies are averages over the requests finished since the look before; none finished: null.
+In: proc/diskstats; ``nvme smart-log -o json``, recorded as commands/nvme_smart-log_<dev>.json. Out: samples
+of ``disk/<dev>``; ``nvme_error`` while a drive warns of itself. Latencies are averages over the requests
+finished since the look before; none finished: null.
 Source: admin-guide/iostats.rst of Linux; NVM Express base specification, SMART / Health Information log.
 """
 
@@ -14,13 +15,18 @@ from collections.abc import Iterator
 from typing import Final
 
 from collectors.minute import MetricSpec
-from collectors.sources.base import FIRST_SAMPLE, OK, RESET, Reading, Sample
+from collectors.sources.base import FIRST_SAMPLE, OK, RESET, Attribute, Reading, Sample, SourceEvent
+from collectors.sources.tools import output
 from collectors.sources.tree import Tree
+from collectors.wire.records import Severity
 
 SECTOR_BYTES: Final = 512
 """diskstats counts sectors of 512 bytes whatever the disk's own sector is."""
 KELVIN_OF_0_C: Final = 273
 DISKS_MAX: Final = 256
+DRIVES_MAX: Final = 64
+SMART_EVERY_S: Final = 300.0
+SMART_TIMEOUT_S: Final = 1.5
 METRICS: Final = (
     MetricSpec("read_await_s", "s", 0.00001),
     MetricSpec("write_await_s", "s", 0.00001),
@@ -40,6 +46,16 @@ _NOT_A_DISK: Final = re.compile(r"(loop|ram|zram|sr|fd|nbd)\d*")
 _PARTITION: Final = re.compile(r"((nvme\d+n\d+|mmcblk\d+)p\d+|(sd|vd|xvd|hd)[a-z]+\d+)")
 _NAME: Final = re.compile(r"[A-Za-z0-9_.!-]{1,64}")
 _SMART_FILE: Final = re.compile(r"nvme_smart-log_(nvme\d{1,4})(?:n\d{1,4})?\.json")
+_DRIVE: Final = re.compile(r"nvme\d{1,4}")
+_CRITICAL: Final = {
+    0x1: "spare blocks run out",
+    0x2: "too hot or too cold",
+    0x4: "no longer reliable",
+    0x8: "read-only",
+    0x10: "backup of its memory failed",
+    0x20: "persistent memory unreliable",
+}
+_FAILING: Final = 0x4 | 0x8
 _AWAITS: Final = (("read_await_s", 0, 3), ("write_await_s", 4, 7), ("flush_await_s", 15, 16))
 """Metric, column of the requests finished, column of the milliseconds they took."""
 _IN_FLIGHT: Final = 8
@@ -63,6 +79,7 @@ class DisksSource:
     def __init__(self) -> None:
         self._last: dict[str, tuple[int, ...]] = {}
         self._at_s = 0.0
+        self._smart = SmartLogs()
 
     def read(self, tree: Tree, at_s: float) -> Reading:
         samples: list[Sample] = []
@@ -73,10 +90,8 @@ class DisksSource:
         for name, row in rows.items():
             samples += _disk(name, row, self._last.get(name), at_s - self._at_s)
         self._last, self._at_s = rows, at_s
-        for name in tree.list("commands")[:4_096]:
-            if match := _SMART_FILE.fullmatch(name):
-                samples += _smart_samples(tree, f"commands/{name}", match[1])
-        return Reading(samples)
+        smart = list(self._smart.samples(tree, at_s))
+        return Reading(samples + smart, list(_warnings(smart)))
 
 
 def disk_rows(text: str) -> dict[str, tuple[int, ...]]:
@@ -128,10 +143,50 @@ def _average(entity: str, metric: str, done: int, spent_ms: int, quality: str) -
 # --- NVMe --------------------------------------------------------------------------------------------------
 
 
-def _smart_samples(tree: Tree, path: str, device: str) -> Iterator[Sample]:
+class SmartLogs:
+    """What drives say of themselves: all of a recorded tree; of a live one each drive once in a while.
+
+    Asking starts a process, so at most one drive is asked at a look.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[float, list[Sample]]] = {}
+
+    def samples(self, tree: Tree, at_s: float) -> Iterator[Sample]:
+        if not tree.is_live:
+            for name in tree.list("commands")[:4_096]:
+                if match := _SMART_FILE.fullmatch(name):
+                    yield from _smart_samples(tree, match[1], name)
+            return
+        drives = [name for name in tree.list("sys/class/nvme")[:DRIVES_MAX] if _DRIVE.fullmatch(name)]
+        self._kept = {drive: kept for drive, kept in self._kept.items() if drive in drives}
+        never: tuple[float, list[Sample]] = (float("-inf"), [])
+        oldest = min(drives, key=lambda drive: self._kept.get(drive, never)[0], default=None)
+        if oldest is not None and at_s - self._kept.get(oldest, never)[0] >= SMART_EVERY_S:
+            self._kept[oldest] = at_s, list(_smart_samples(tree, oldest, f"nvme_smart-log_{oldest}.json"))
+        for _, samples in self._kept.values():
+            yield from samples
+
+
+def _warnings(samples: list[Sample]) -> Iterator[SourceEvent]:
+    """``nvme_error`` while a drive warns of itself."""
+    for sample in samples:
+        if sample.metric == "critical_warning_mask" and sample.value:
+            mask = int(sample.value)
+            told = [text for bit, text in _CRITICAL.items() if mask & bit] or [f"bits {mask:#x}"]
+            severity: Severity = "critical" if mask & _FAILING else "warning"
+            text = f"{sample.entity.partition('/')[2]} warns of itself: {', '.join(told)}"
+            attributes: dict[str, Attribute] = {"mask": mask, "warnings": told}
+            yield SourceEvent(
+                sample.entity, "nvme_error", text, severity, attributes=attributes, standing=True
+            )
+
+
+def _smart_samples(tree: Tree, device: str, recording: str) -> Iterator[Sample]:
     entity = f"disk/{device}"
+    argv = ["nvme", "smart-log", "-o", "json", f"/dev/{device}"]
     try:
-        said = json.loads(tree.read_bytes(path, 65_536))
+        said = json.loads(output(tree, recording, argv, SMART_TIMEOUT_S, 65_536))
         reason = OK if isinstance(said, dict) else "unreadable"
     except OSError as error:
         said, reason = None, errno.errorcode.get(error.errno or 0, "unreadable").lower()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 NEEDS: Final[dict[str, str]] = {
-    "disks": "/proc/diskstats",
+    "disks": "/proc/diskstats; nvme-cli and root, for the health of NVMe drives",
     "ethernet": "network devices on a bus in /sys/class/net",
     "expected": "an inventory in /etc/clusterwatch/agent.toml",
     "gpu_dcgm": "CLUSTERWATCH_DCGM_URL, the address of this machine's dcgm-exporter",

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collectors.sources import disks
 from collectors.sources.disks import DisksSource, disk_rows
 from collectors.sources.tree import Tree
 
@@ -84,3 +85,42 @@ def test_gives_the_expected_lines_of_the_sample_node() -> None:
     assert wanted
     for line in wanted:
         assert found[line["entity"], line["metric"]] == (line["value"], line["quality"])
+
+
+@pytest.mark.parametrize(
+    ("mask", "severity", "told"),
+    [
+        (0, None, None),
+        (2, "warning", ["too hot or too cold"]),
+        (9, "critical", ["spare blocks run out", "read-only"]),
+    ],
+)
+def test_a_drive_that_warns_of_itself_is_told_while_it_does(
+    tmp_path: Path, mask: int, severity: str | None, told: list[str] | None
+) -> None:
+    (tmp_path / "commands").mkdir()
+    (tmp_path / "commands/nvme_smart-log_nvme3.json").write_text(json.dumps({"critical_warning": mask}))
+    events = DisksSource().read(Tree(tmp_path), 0.0).events
+    assert [(e.severity, e.attributes["warnings"]) for e in events] == ([(severity, told)] if told else [])
+    assert all((e.entity, e.kind, e.standing) == ("disk/nvme3", "nvme_error", True) for e in events)
+
+
+def test_one_live_drive_is_asked_at_a_look_and_each_again_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    class Live(Tree):
+        def list(self, name: str) -> list[str]:
+            return ["nvme0", "nvme1", "nvme-fabrics"] if name == "sys/class/nvme" else []
+
+    def output(_: Tree, __: str, argv: list[str], *___: object) -> bytes:
+        asked.append(argv[-1])
+        return b'{"temperature": 309}'
+
+    monkeypatch.setattr(disks, "output", output)
+    source = DisksSource()
+    for at_s in (0.0, 1.0, 2.0, 299.0, 300.0):
+        found = source.read(Live(), at_s).samples
+    assert asked == ["/dev/nvme0", "/dev/nvme1", "/dev/nvme0"]
+    assert {s.entity for s in found if s.metric == "percent_used_ratio"} == {"disk/nvme0", "disk/nvme1"}
