@@ -72,7 +72,7 @@ class DisksSource:
     """Every whole disk of the node. Keeps the counters of the look before."""
 
     name = "disks"
-    period_s = 1.0
+    period_s = 10.0
     deadline_s = 2.0
     metrics = METRICS
 

@@ -11,7 +11,6 @@ import functools
 import re
 import socket
 import struct
-from collections.abc import Iterable
 from typing import Final
 
 from collectors.sources.counters import Count, parsed
@@ -53,17 +52,20 @@ class KernelStats:
     """Asks the kernel for statistics of its devices. Names are asked for once per device."""
 
     def __init__(self) -> None:
-        self._names: dict[str, list[str]] = {}
+        self._kept: dict[str, tuple[int, list[tuple[int, str]]]] = {}
+        """device -> how many statistics it has, and the place and name of those that are kept"""
 
     def read(self, netdev: str) -> dict[str, Count]:
         """Statistic -> value. Raises ``OSError``: the device is gone, or its driver has none."""
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             count = self._count(sock, netdev)
-            names = self._names.get(netdev, [])
-            if len(names) != count:
-                names = self._names[netdev] = self._strings(sock, netdev, count)
+            known, kept = self._kept.get(netdev, (-1, []))
+            if known != count:
+                named = enumerate(self._strings(sock, netdev, count))
+                kept = [(at, name) for at, name in named if is_kept(name)][:STATS_MAX]
+                self._kept[netdev] = count, kept
             values = self._values(sock, netdev, count)
-        return dict(_kept(zip(names, values, strict=True)))
+        return {name: Count(values[at]) for at, name in kept}
 
     def _count(self, sock: socket.socket, netdev: str) -> int:
         block = array.array("B", struct.pack("=IIQI", _GSSET_INFO, 0, 1 << _SET_OF_STATS, 0))
@@ -79,19 +81,11 @@ class KernelStats:
         names = (text[at : at + _NAME_BYTES] for at in range(0, len(text), _NAME_BYTES))
         return [name.split(b"\0")[0].decode("ascii", "replace") for name in names]
 
-    def _values(self, sock: socket.socket, netdev: str, count: int) -> list[int]:
+    def _values(self, sock: socket.socket, netdev: str, count: int) -> tuple[int, ...]:
         head = struct.pack("=II", _GSTATS, count)
         block = array.array("B", head + bytes(8 * count))
         _ask(sock, netdev, block)
-        return list(struct.unpack(f"={count}Q", block.tobytes()[len(head) :]))
-
-
-def _kept(pairs: Iterable[tuple[str, int]]) -> Iterable[tuple[str, Count]]:
-    kept = 0
-    for name, value in pairs:
-        if kept < STATS_MAX and is_kept(name):
-            kept += 1
-            yield name, Count(value)
+        return struct.unpack(f"={count}Q", block.tobytes()[len(head) :])
 
 
 def _ask(sock: socket.socket, netdev: str, block: array.array[int]) -> None:

@@ -9,6 +9,7 @@ line, as these are added up at completion: a stall is seen from what stands stil
 from __future__ import annotations
 
 import errno
+import functools
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Final
 
 from collectors.minute import MetricSpec
 from collectors.sources.base import FIRST_SAMPLE, OK, RESET, Reading, Sample, SourceEvent
-from collectors.sources.mountstats import MOUNTS_MAX, NfsMount, Op, mounts, nfs_mounts, path_of
+from collectors.sources.mountstats import MOUNTS_MAX, Mount, NfsMount, Op, mounts, nfs_mounts, path_of
 from collectors.sources.tree import Tree
 
 STALL_S: Final = 5.0
@@ -86,7 +87,7 @@ class MountsSource:
         listed, reason = _read(tree, "proc/self/mountinfo")
         stats, _ = _read(tree, "proc/self/mountstats")
         nfs = nfs_mounts(stats or "")
-        known = list(mounts(listed or ""))
+        known = _known(listed or "")
         fuse = {mount.path: mount.device_minor for mount in known if mount.kind.partition(".")[0] == "fuse"}
         present = {mount.path for mount in known} | {mount.path for mount in nfs}
         self._watched = {path: watched for path, watched in self._watched.items() if path in present}
@@ -104,6 +105,12 @@ class MountsSource:
             samples.append(_mounted(path, present, None if listed is not None else reason))
         events += _gone(samples)
         return Reading(samples, events)
+
+
+@functools.lru_cache(maxsize=2)
+def _known(listed: str) -> tuple[Mount, ...]:
+    """The list is read each second and changes once a month."""
+    return tuple(mounts(listed))
 
 
 def _gone(samples: list[Sample]) -> Iterator[SourceEvent]:
