@@ -16,7 +16,7 @@ from collectors.sources import tools
 from collectors.sources.base import HOST, Attribute, Reading, SourceEvent
 from collectors.sources.hostlist import short
 from collectors.sources.infiniband import DEVICES_MAX, ROOT, expected_ports
-from collectors.sources.tree import Tree
+from collectors.sources.tree import Tree, printable
 
 RECORDED: Final = "ibnetdiscover.txt"
 FABRIC_MAX_BYTES: Final = 64 * 1024 * 1024
@@ -186,4 +186,4 @@ def _guid(text: str) -> str:
 
 
 def _printable(text: str | None) -> str | None:
-    return "".join(char if char.isprintable() else "?" for char in text).strip() or None if text else None
+    return printable(text).strip() or None if text else None

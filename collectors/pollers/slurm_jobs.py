@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from collectors.sources import hostlist
+from collectors.sources.tree import printable
 
 JOBS_MAX: Final = 100_000
 NAME_MAX_CHARS: Final = 128
@@ -186,4 +187,4 @@ def _text(value: Any, max_chars: int) -> str:
     """A text of the queue, cut, with what is not printable replaced; empty for anything else."""
     if not isinstance(value, str):
         return ""
-    return "".join(char if char.isprintable() else "?" for char in value[:max_chars]).strip()
+    return printable(value[:max_chars]).strip()

@@ -26,9 +26,9 @@ from collectors.sources.counters import (
     samples,
 )
 from collectors.sources.ethtool import KernelStats, parse
-from collectors.sources.infiniband import COUNTERS_PERIOD_S, reason, set_back
+from collectors.sources.infiniband import COUNTERS_PERIOD_S, set_back
 from collectors.sources.pci_places import rdma_of_netdev
-from collectors.sources.tree import Tree
+from collectors.sources.tree import Tree, reason
 from collectors.wire.records import Severity
 
 ROOT: Final = "sys/class/net"

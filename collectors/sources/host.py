@@ -14,7 +14,7 @@ from typing import Final
 
 from collectors.minute import MetricSpec
 from collectors.sources.base import FIRST_SAMPLE, HOST, OK, Rate, Reading, Sample
-from collectors.sources.tree import Tree
+from collectors.sources.tree import Tree, reason
 
 SECTOR_BYTES: Final = 512
 """diskstats counts sectors of 512 bytes whatever the disk's own sector is."""
@@ -87,9 +87,7 @@ class HostSource:
             except FileNotFoundError:
                 continue  # this kernel does not have it
             except OSError as error:
-                samples.append(
-                    _unread(part.__name__, errno.errorcode.get(error.errno or 0, "unreadable").lower())
-                )
+                samples.append(_unread(part.__name__, reason(error)))
             except (ValueError, IndexError, KeyError):
                 samples.append(_unread(part.__name__, "unreadable"))
         return Reading(samples)

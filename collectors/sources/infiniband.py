@@ -7,7 +7,6 @@ leaves ACTIVE, ``counter_reset`` when counters were set back. Widths: InfiniBand
 
 from __future__ import annotations
 
-import errno
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from collectors.sources.base import OK, Reading, Sample, SourceEvent
 from collectors.sources.counters import SATURATED, Change, Count, Counter, CounterGroup, parsed, samples
 from collectors.sources.gpu_identity import inventory
 from collectors.sources.pci_places import device_bdf, netdev_of_rdma
-from collectors.sources.tree import Tree
+from collectors.sources.tree import Tree, printable, reason
 
 ROOT: Final = "sys/class/infiniband"
 LINK_DOWN: Final = "link_down"
@@ -276,17 +275,10 @@ def set_back(names: tuple[str, ...]) -> str:
     return f"{names[0]} was set back" if len(names) == 1 else f"{len(names)} counters were set back"
 
 
-def reason(error: OSError) -> str:
-    """The word for a file that cannot be read."""
-    if error.errno == errno.ENOENT:
-        return "not_available"
-    return errno.errorcode.get(error.errno or 0, "unreadable").lower()
-
-
 def _text(tree: Tree, path: str) -> str | None:
     """A short file, with what is not printable replaced; None where it cannot be read or is empty."""
     try:
         text = tree.read_text(path, 256).strip()
     except OSError:
         return None
-    return "".join(char if char.isprintable() else "?" for char in text) or None
+    return printable(text) or None

@@ -18,11 +18,10 @@ from collectors.minute import MetricSpec
 from collectors.sources import kernel_lines, xid_lines
 from collectors.sources.base import HOST, OK, Attribute, Reading, Sample, SourceEvent
 from collectors.sources.gpu_identity import GPUS_MAX
-from collectors.sources.infiniband import reason
 from collectors.sources.kernel_lines import Place
 from collectors.sources.kmsg import KmsgReader, Lost, Record, fresh, parse, parse_journal
 from collectors.sources.tools import output
-from collectors.sources.tree import Tree
+from collectors.sources.tree import Tree, reason
 
 KMSG: Final = "dev/kmsg"
 JOURNAL: Final = "journalctl_-k_-o_json.json"
@@ -71,7 +70,7 @@ class KernelLogSource:
         readable = Sample(HOST, "kernel_log_readable_count", 1 if quality == OK else None, quality)
         if not records and tree.is_live:
             return Reading([readable])
-        self._see_boot(_boot_id(tree))
+        self._see_boot(tree.boot_id())
         place = Place(tree, _boot_ns(tree), self._listed)
         events = self._events(records, place, REPEATS_MAX if tree.is_live else None)
         if records:
@@ -177,13 +176,6 @@ def _later(last: Record | None, newest: Record) -> Record:
 def _gap(lost: Lost, place: Place) -> SourceEvent:
     text = f"{lost.count} records of the kernel log were lost before they were read"
     return SourceEvent(HOST, "kmsg_gap", text, t_ns=place.t_ns(lost.usec), attributes={"lost": lost.count})
-
-
-def _boot_id(tree: Tree) -> str | None:
-    try:
-        return tree.read_text("proc/sys/kernel/random/boot_id", 128).strip()[:64] or None
-    except OSError:
-        return None
 
 
 def _boot_ns(tree: Tree) -> int | None:

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from collectors.sources.tree import printable
+
 RECORD_MAX_BYTES: Final = 8_192
 """The kernel's own limit of one record with its dictionary."""
 RECORDS_MAX: Final = 100_000
@@ -106,7 +108,7 @@ def _text(escaped: bytes) -> str:
 
 
 def _clean(text: str) -> str:
-    return "".join(char if char.isprintable() else "?" for char in text[:TEXT_MAX_CHARS])
+    return printable(text[:TEXT_MAX_CHARS])
 
 
 class KmsgReader:

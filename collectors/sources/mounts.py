@@ -8,7 +8,6 @@ line, as these are added up at completion: a stall is seen from what stands stil
 
 from __future__ import annotations
 
-import errno
 import functools
 import tomllib
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from typing import Final
 from collectors.minute import MetricSpec
 from collectors.sources.base import FIRST_SAMPLE, OK, RESET, Reading, Sample, SourceEvent
 from collectors.sources.mountstats import MOUNTS_MAX, Mount, NfsMount, Op, mounts, nfs_mounts, path_of
-from collectors.sources.tree import Tree
+from collectors.sources.tree import Tree, reason
 
 STALL_S: Final = 5.0
 """RPCs wait this long while none finishes: a stall."""
@@ -124,10 +123,8 @@ def _gone(samples: list[Sample]) -> Iterator[SourceEvent]:
 def _read(tree: Tree, name: str) -> tuple[str | None, str]:
     try:
         return tree.read_text(name), OK
-    except FileNotFoundError:
-        return None, "not_available"
     except OSError as error:
-        return None, errno.errorcode.get(error.errno or 0, "unreadable").lower()
+        return None, reason(error)
 
 
 def _expected(tree: Tree) -> list[str]:

@@ -15,9 +15,8 @@ from typing import Any, Final
 from collectors.minute import MetricSpec
 from collectors.sources.base import OK, Attribute, Reading, Sample, SourceEvent
 from collectors.sources.gpu_identity import gpus, inventory, smi_rows
-from collectors.sources.infiniband import reason
 from collectors.sources.pci_places import device_bdf
-from collectors.sources.tree import Tree
+from collectors.sources.tree import Tree, reason
 
 ROOT: Final = "sys/bus/pci/devices"
 DEVICES_MAX: Final = 512

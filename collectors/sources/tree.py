@@ -112,6 +112,18 @@ class Tree:
         return {str(name): getattr(errno, str(word), errno.EIO) for name, word in recorded.items()}
 
 
+def reason(error: OSError) -> str:
+    """The quality of what a file that cannot be read would have told."""
+    if error.errno == errno.ENOENT:
+        return "not_available"
+    return errno.errorcode.get(error.errno or 0, "unreadable").lower()
+
+
+def printable(text: str) -> str:
+    """A node's text as it may be shown: what is not printable becomes a question mark."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
 def _read_up_to(fd: int, max_bytes: int) -> bytes:
     """/proc and /sys give a page at a time, so one read is not the file."""
     chunks: list[bytes] = []
