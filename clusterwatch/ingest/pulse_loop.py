@@ -173,6 +173,7 @@ class Pulse:
     def __init__(self) -> None:
         self._holder = hot.new_holder()
         self._leader: Leader | None = None
+        self._stands_by = False
         self._stop = threading.Event()
 
     def stop(self, *_: object) -> None:
@@ -200,12 +201,19 @@ class Pulse:
 
     def _tick(self) -> None:
         if not hot.take_lease(LEASE, self._holder, LEASE_S):
-            self._resign()
+            self._stand_by()
             return
         if self._leader is None:
             log.info("leading holder=%s pid=%d", self._holder, os.getpid())
             self._leader = Leader()
+        self._stands_by = False
         self._leader.tick(time.time_ns())
+
+    def _stand_by(self) -> None:
+        if not self._stands_by:
+            log.info("standing_by holder=%s pid=%d", self._holder, os.getpid())
+        self._stands_by = True
+        self._resign()
 
     def _resign(self) -> None:
         if self._leader is not None:

@@ -47,9 +47,14 @@ class TaskWatch:
         self._app.send_task(name, args=arguments, task_id=task_id)
         return task_id
 
-    def workers(self) -> set[str]:
-        """Workers that finished a task since the watch began."""
-        return set(self._workers)
+    def taken_by(self, workers: int, name: str, *arguments: Any) -> bool | None:
+        """Whether so many workers have finished a task since the watch began; if not, sends more to take."""
+        if len(self._workers) >= workers:
+            return True
+        self._app.control.enable_events()  # again and again: a worker may have started since
+        for _ in range(2 * workers):
+            self.send(name, *arguments)
+        return None
 
     def count_of(self, tasks: Sequence[str], returned: str) -> int:
         """How many of the tasks have ended and returned this."""
@@ -59,7 +64,6 @@ class TaskWatch:
         with self._app.connection() as connection:
             receiver = self._app.events.Receiver(connection, handlers={"task-succeeded": self._succeeded})
             while not self._stop.is_set():
-                self._app.control.enable_events()  # again and again: a worker may have started since
                 try:
                     receiver.capture(limit=None, timeout=1.0, wakeup=False)
                 except TimeoutError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
@@ -98,24 +99,50 @@ def come_to(balancer: Balancer, port: int, shown: Counted) -> None:
 
 
 def test_one_of_two_pulses_leads_and_the_other_takes_over_once(product: Product, watch: LiveWatch) -> None:
+    """From a leader that is frozen, and back from one that is killed."""
+    own = product.folder / "logs" / "pulse.log"
     with another(product, "pulse") as second:
-        wait_for(lambda: len(watch.frames) > 4 or None, 30, "frames come")
+        wait_for(
+            lambda: pids_that(second.log, "standing_by") == [second.pid] or None, 60, "the second stands by"
+        )
+        goes_on(watch)
         assert len(watch.epochs()) == 1, "two pulses publish"
-        leader = product.pid("pulse")
-        assert led_pids(second.log) == []
-        os.kill(leader, signal.SIGKILL)
-        wait_for(lambda: len(watch.epochs()) > 1 or None, 30, "the second pulse leads")
-        taken_over = len(watch.frames)
-        wait_for(lambda: len(watch.frames) > taken_over + 4 or None, 30, "frames go on")
+        first = product.pid("pulse")
+        with frozen(first):
+            wait_for(lambda: len(watch.epochs()) > 1 or None, 30, "the second pulse leads")
+        goes_on(watch)
         assert len(watch.epochs()) == 2, "the two pulses take frames from each other"
-        assert led_pids(second.log) == [second.pid]
-        numbers = [frame.number for frame in watch.frames if frame.epoch == watch.epochs()[-1]]
-        assert numbers == sorted(set(numbers))
+        assert pids_that(second.log, "leading") == [second.pid]
+        wait_for(lambda: pids_that(own, "standing_by")[-1:] == [first] or None, 30, "the first stands by")
+        second.kill()
+        wait_for(lambda: len(watch.epochs()) > 2 or None, 30, "the first pulse leads again")
+        goes_on(watch)
+        assert len(watch.epochs()) == 3
+        assert pids_that(own, "leading")[-2:] == [first, first]
+        for epoch in watch.epochs():
+            numbers = [frame.number for frame in watch.frames if frame.epoch == epoch]
+            assert numbers == sorted(set(numbers))
 
 
-def led_pids(log: Path) -> list[int]:
-    """Processes that took leadership, by their own log."""
-    return [int(line.rpartition("pid=")[2]) for line in log_lines(log, lambda line: " leading " in line)]
+def goes_on(watch: LiveWatch) -> None:
+    """Waits for some frames more."""
+    seen = len(watch.frames)
+    wait_for(lambda: len(watch.frames) > seen + 4 or None, 30, "frames go on")
+
+
+@contextmanager
+def frozen(pid: int) -> Iterator[None]:
+    """The process does not run while inside."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def pids_that(log: Path, event: str) -> list[int]:
+    """Processes that took leadership or stood by, by their own log, in order."""
+    return [int(line.rpartition("pid=")[2]) for line in log_lines(log, lambda line: f" {event} " in line)]
 
 
 # --- one task at a job ----------------------------------------------------------------------------------
@@ -128,7 +155,7 @@ def test_a_look_at_a_job_is_had_by_one_of_two_workers(product: Product) -> None:
         TaskWatch(product, settings.CELERY_BROKER_TRANSPORT_OPTIONS) as tasks,
         psycopg.connect(database_url(product)) as connection,
     ):
-        wait_for(lambda: len(tasks.workers()) == 2 or None, 60, "both workers take tasks")
+        wait_for(lambda: tasks.taken_by(2, "detect.job", NO_JOB), 90, "both workers take tasks", every_s=1.0)
         connection.execute("LOCK TABLE jobs_job IN ACCESS EXCLUSIVE MODE")
         looks = [tasks.send("detect.job", NO_JOB) for _ in range(12)]
         wait_for(lambda: tasks.count_of(looks, "False") == len(looks) - 1 or None, 30, "others turn away")
