@@ -1,4 +1,4 @@
-"""``clusterwatch-agent``: run, doctor, once.
+"""``clusterwatch-agent``: run, doctor, once, pause-gpu, resume-gpu.
 
 Exit codes: 0 done, 1 the doctor found a fault, 64 usage, 66 no such tree, 71 the system refuses (socket,
 folder), 75 another agent runs, 78 a bad setting (sysexits.h). Each comes with one line on stderr.
@@ -61,6 +61,11 @@ def _parser() -> argparse.ArgumentParser:
     once.add_argument("--stdout", action="store_true", help="print to stdout (the only place there is)")
     once.add_argument("--sources", metavar="A,B", help="only these sources and pollers")
     once.set_defaults(call=_once)
+    pause = commands.add_parser("pause-gpu", help="have the agent let go of the GPU driver, for a reset")
+    pause.add_argument("--for", dest="time", default="10m", metavar="TIME", help="90s, 10m; at most 1h")
+    pause.set_defaults(call=_pause_gpu)
+    resume = commands.add_parser("resume-gpu", help="end the pause before its time")
+    resume.set_defaults(call=_resume_gpu)
     return parser
 
 
@@ -95,6 +100,36 @@ def _doctor(_: argparse.Namespace) -> int:
     from collectors import doctor
 
     return doctor.run(os.environ, sys.stdout)
+
+
+def _pause_gpu(arguments: argparse.Namespace) -> int:
+    from collectors import pause_command
+    from collectors.sources import gpu_pause
+
+    try:
+        seconds = gpu_pause.duration_s(arguments.time)
+    except ValueError as error:
+        return _fail(USAGE, f"--for: {error}")
+    try:
+        return OK if pause_command.pause(_agent_folder(), seconds, sys.stdout) else OS_ERROR
+    except OSError as error:
+        return _fail(OS_ERROR, f"cannot pause: {error}")
+
+
+def _resume_gpu(_: argparse.Namespace) -> int:
+    from collectors import pause_command
+
+    try:
+        pause_command.resume(_agent_folder(), sys.stdout)
+    except OSError as error:
+        return _fail(OS_ERROR, f"cannot resume: {error}")
+    return OK
+
+
+def _agent_folder() -> Path:
+    from collectors import config as settings
+
+    return settings.state_root(os.environ) / "agent"
 
 
 def _once(arguments: argparse.Namespace) -> int:

@@ -34,6 +34,7 @@ from collectors.rank_memory import RankMemory
 from collectors.ranks import RankTable
 from collectors.readings import Newest
 from collectors.sender import Sender
+from collectors.sources import gpu_pause
 from collectors.sources.base import HOST, Attribute, Reading, Resuming, SourceEvent
 from collectors.sources.news import News
 from collectors.sources.tree import Tree
@@ -51,6 +52,7 @@ _BYE_TIMEOUT_S: Final = 3.0
 _LAST_WORDS_S: Final = 2.0
 """How long a stop waits for the gateway to take what is left."""
 _GPUS_TIMEOUT_S: Final = 12.0
+_RELEASE_WITHIN_NS: Final = 60_000_000_000
 _TIMER_SLACK_S: Final = 0.005
 
 
@@ -106,6 +108,7 @@ class Agent:
             loop.add_signal_handler(number, self._stop.set)
         await self._hooks.start()
         publish_hook_socket(self._config.state_dir.parent, self._config.hook_socket)
+        gpu_pause.WATCH.keep_in(self._config.state_dir)
         chosen = [sources.make(name) for name in sources.names() if name not in self._config.sources_off]
         for source in chosen:
             if isinstance(source, Resuming):
@@ -147,11 +150,13 @@ class Agent:
                 async with asyncio.timeout(wait_s):
                     await self._stop.wait()
             except TimeoutError:
+                await self._hooks.hear_all()
                 self._tick()
 
     def _tick(self) -> None:
         self._ticks += 1
         for part in (
+            gpu_pause.WATCH.tick,
             self._collect,
             self._look_at_ranks,
             self._keep_second,
@@ -178,7 +183,16 @@ class Agent:
             self._gpus.add(self._values, reading)
             self._newest.keep(source, reading)
             for event in self._news.fresh(source.name, reading.events):
+                self._release_gpus(event)
                 self.emit(self._wire_event(source.name, event))
+
+    def _release_gpus(self, event: SourceEvent) -> None:
+        """A reset that the driver asks for is blocked by whoever has it open, us too."""
+        wanted = event.attributes.get("recovery_action")
+        if event.t_ns is not None and self._clock.now_ns() - event.t_ns > _RELEASE_WITHIN_NS:
+            return  # an old line of the kernel's log
+        if self._config.gpu_release_s and isinstance(wanted, str) and wanted in gpu_pause.RESETS:
+            gpu_pause.WATCH.ask(self._config.gpu_release_s)
 
     def _look_at_ranks(self) -> None:
         self._table.look_at_still()

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from collectors import sources
 from collectors.hook.socket_path import short_socket_path
+from collectors.sources import gpu_pause
 from collectors.wire import limits
 
 INSTALLED_STATE_DIR: Final = Path("/var/lib/clusterwatch")
@@ -39,6 +40,7 @@ _SETTINGS: Final = [
     "machine_id",
     "spool_max_bytes",
     "sources_off",
+    "gpu_release_s",
 ]
 
 
@@ -66,6 +68,8 @@ class AgentConfig:
     spool_max_bytes: int = SPOOL_MAX_BYTES
     sources_off: frozenset[str] = frozenset()
     """names of sources that this agent does not run"""
+    gpu_release_s: float = 0.0
+    """how long the agent lets go of the GPU driver when that asks for a reset; 0: it does not"""
 
     def enrolment_token(self) -> str | None:
         """The enrolment token, read when it is needed: its file may appear after the agent started."""
@@ -127,6 +131,7 @@ def load(environ: Mapping[str, str]) -> AgentConfig:
         leaf=_checked_name("LEAF", settings["leaf"]) if settings.get("leaf") else None,
         spool_max_bytes=_checked_bytes(settings.get("spool_max_bytes")),
         sources_off=_checked_sources(settings.get("sources_off")),
+        gpu_release_s=_checked_release(settings.get("gpu_release_s")),
     )
 
 
@@ -239,6 +244,16 @@ def _checked_sources(value: Any) -> frozenset[str]:
         known = ", ".join(sources.names())
         raise ConfigError(f"CLUSTERWATCH_SOURCES_OFF: no source {unknown[0]!r}; there are {known}")
     return chosen
+
+
+def _checked_release(value: Any) -> float:
+    """A time such as ``5m``; 0 or nothing: never."""
+    if value in (None, 0, "0"):
+        return 0.0
+    try:
+        return gpu_pause.duration_s(str(value))
+    except ValueError as error:
+        raise ConfigError(f"CLUSTERWATCH_GPU_RELEASE_S: {error}") from None
 
 
 def _checked_bytes(value: Any) -> int:

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from collectors import config as settings
 from collectors import processes, sources, stacks
+from collectors.sources import gpu_pause
 from collectors.sources.base import FIRST_SAMPLE, Reading, Source
 from collectors.sources.needs import NEEDS
 from collectors.sources.tree import Tree
@@ -50,6 +51,7 @@ def check(environ: Mapping[str, str]) -> Iterator[Finding]:
     yield _gateway(config)
     yield _hook_socket(config.hook_socket)
     yield from _kernel()
+    yield from _gpu_pause(config.state_dir)
     yield from _sources(config.sources_off)
 
 
@@ -114,6 +116,17 @@ def _hook_socket(path: Path) -> Finding:
     if path.parent.exists() and path.parent.stat().st_uid not in (0, os.geteuid()):
         return "FAIL", f"the socket folder {path.parent} belongs to another user"
     return "OK", f"training processes reach the agent at {path}"
+
+
+def _gpu_pause(folder: Path) -> Iterator[Finding]:
+    pause = gpu_pause.standing(folder)
+    if pause is None:
+        return
+    gpu_pause.WATCH.keep_in(folder)  # the doctor does not open the driver either
+    text = f"the GPU driver is released, asked by {pause.by}, for {gpu_pause.left_s(pause):.0f} s more"
+    yield "WARN", f"{text}: values of GPUs are unknown; clusterwatch-agent resume-gpu ends it"
+    if pids := gpu_pause.held_by(folder, pause):
+        yield "WARN", f"the agent could not let go of the GPU driver: process {pids[0]} hangs in it"
 
 
 def _kernel() -> Iterator[Finding]:

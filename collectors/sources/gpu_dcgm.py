@@ -11,6 +11,7 @@ import functools
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from http.client import HTTPException
 from typing import Final
 from urllib.request import urlopen
@@ -19,6 +20,7 @@ from collectors.minute import MetricSpec
 from collectors.sources.base import HOST, Reading, Sample
 from collectors.sources.gpu_identity import UUID, expected_uuids, lost_uuids, normal_bdf, told_twice
 from collectors.sources.gpu_metrics import DCGM
+from collectors.sources.gpu_pause import PAUSED, WATCH, Paused
 from collectors.sources.gpu_states import lost_event
 from collectors.sources.gpu_table import GpuTable, Labels, Row
 from collectors.sources.tree import READ_MAX_BYTES, Tree
@@ -64,12 +66,17 @@ class GpuDcgmSource:
         """``url``: where the exporter of this machine answers; ``CLUSTERWATCH_DCGM_URL`` by default."""
         self._url = url or os.environ.get(URL_SETTING)
         self._table = GpuTable()
+        self._told: list[Sample] = []
+        """of the look before, to be unknown in a pause"""
 
     def read(self, tree: Tree, at_s: float) -> Reading:
         try:
             text = self._text(tree)
         except FileNotFoundError:
             return Reading()
+        except Paused:
+            told = self._told or [Sample(HOST, "dcgm_readable_count", None)]
+            return Reading([replace(sample, value=None, quality=PAUSED) for sample in told])
         except (OSError, HTTPException, ValueError) as error:
             quality = "no_answer" if isinstance(error, TimeoutError) else "unreadable"
             return Reading([Sample(HOST, "dcgm_readable_count", None, quality)])
@@ -82,12 +89,21 @@ class GpuDcgmSource:
         lost = frozenset(expected_uuids(tree)) - {row.uuid for row in rows} if alone else lost_uuids(tree)
         reading = self._table.reading(rows, lost, at_s, told_twice(tree, "smi"))
         events = [*(map(lost_event, sorted(lost)) if alone else ()), *reading.events]
-        return Reading([Sample(HOST, "dcgm_readable_count", 1), *reading.samples], events)
+        self._told = [Sample(HOST, "dcgm_readable_count", 1), *reading.samples]
+        return Reading(self._told, events)
 
     def _text(self, tree: Tree) -> str:
-        """Raises ``OSError``, ``HTTPException`` or ``ValueError`` (a bad address) where there is no text."""
+        """The exporter's text.
+
+        Raises:
+            Paused: the driver is released.
+            OSError, HTTPException: no answer.
+            ValueError: a bad address.
+        """
         if not tree.is_live or not self._url:
             return tree.read_text(TEXT)
+        if WATCH.is_on:  # the exporter would ask the driver for us
+            raise Paused
         if not self._url.startswith(("http://", "https://")):
             raise ValueError(f"{URL_SETTING} must be an http address")
         with urlopen(self._url, timeout=ANSWER_S) as answer:  # noqa: S310  an http address, see above

@@ -11,12 +11,14 @@ import csv
 import functools
 import json
 import re
+import threading
 import time
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from collectors.sources.gpu_pause import Paused
 from collectors.sources.tools import output
 from collectors.sources.tree import Tree
 
@@ -158,24 +160,59 @@ def smi_rows(text: str) -> list[dict[str, str]]:
 
 def _of_smi(tree: Tree) -> Iterator[GpuPlace]:
     try:
-        text = (
-            _asked(int(time.monotonic() // ASKED_EVERY_S)) if tree.is_live else tree.read_text(_FILES["smi"])
-        )
+        text = _TABLE.text(ASKED_EVERY_S) if tree.is_live else tree.read_text(_FILES["smi"])
     except OSError:
         return
+    yield from _places_of(text)
+
+
+def _places_of(text: str) -> Iterator[GpuPlace]:
     for row in smi_rows(text):
         if UUID.fullmatch(uuid := row.get("uuid", row.get("gpu_uuid", ""))):
             yield GpuPlace(uuid, normal_bdf(row.get("pci.bus_id", "")), _index(row.get("index", "")))
 
 
-@functools.lru_cache(maxsize=1)
-def _asked(_: int) -> str:
-    """The live machine's table, empty where the driver says none: asked once a while for all who want it."""
-    argv = ["nvidia-smi", "--query-gpu=index,uuid,pci.bus_id", "--format=csv"]
-    try:
-        return output(Tree(), "nvidia-smi_query-gpu.csv", argv, ANSWER_S).decode("utf-8", "replace")
-    except OSError:
-        return ""
+class _DriverTable:
+    """The live driver's list of GPUs, asked once a while for all who want it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._asked_s = float("-inf")
+        self._text = ""
+        self._error: OSError | None = None
+
+    def text(self, max_age_s: float) -> str:
+        """The table, asked anew where it is older than that. While the driver is released: the last one.
+
+        Raises:
+            OSError: the driver told none.
+        """
+        with self._lock:
+            if time.monotonic() - self._asked_s >= max_age_s:
+                self._ask()
+            if self._error is not None:
+                raise self._error
+            return self._text
+
+    def _ask(self) -> None:
+        argv = ["nvidia-smi", "--query-gpu=index,uuid,pci.bus_id", "--format=csv"]
+        try:
+            said = output(Tree(), "nvidia-smi_query-gpu.csv", argv, ANSWER_S)
+            self._text, self._error = said.decode("utf-8", "replace"), None
+        except Paused as paused:
+            self._error = None if self._text else paused
+            return
+        except OSError as error:
+            self._error = error
+        self._asked_s = time.monotonic()
+
+
+_TABLE: Final = _DriverTable()
+
+
+def listed(max_age_s: float) -> tuple[GpuPlace, ...]:
+    """The live driver's GPUs. Raises ``OSError`` where it tells none."""
+    return tuple(_places_of(_TABLE.text(max_age_s)))
 
 
 def _answering(tree: Tree) -> set[str]:

@@ -2,9 +2,9 @@
 
 In: commands/nvidia-smi_query-gpu.csv; live: NVML, in a worker process with a deadline for each call, since a
 driver that hangs takes its caller with it. Out: samples of ``gpu/<uuid>``; ``gpu_read_hung`` for a GPU or a
-driver that gave no answer in time, ``gpu_lost`` for a GPU of the inventory that is not listed. Each value
-stands for itself: ``[N/A]`` costs its own, never the row. Source: nvidia-smi(1), ``--help-query-gpu``;
-nvml.h.
+driver that gave no answer in time, ``gpu_lost`` for a GPU of the inventory that is not listed, ``gpu_paused``
+while the driver is released: then all that was told is unknown. Each value stands for itself: ``[N/A]`` costs
+its own, never the row. Source: nvidia-smi(1), ``--help-query-gpu``; nvml.h.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from collectors.minute import MetricSpec
-from collectors.sources.base import HOST, Reading, Sample, SourceEvent
+from collectors.sources.base import HOST, Attribute, Reading, Sample, SourceEvent
 from collectors.sources.gpu_identity import (
     GPUS_MAX,
     UUID,
@@ -27,6 +27,7 @@ from collectors.sources.gpu_identity import (
     told_twice,
 )
 from collectors.sources.gpu_metrics import NVML, SMI
+from collectors.sources.gpu_pause import PAUSED, WATCH, Pause
 from collectors.sources.gpu_states import lost_event
 from collectors.sources.gpu_table import LOST, LOST_METRICS, GpuTable, Row
 from collectors.sources.nvml_client import NvmlClient
@@ -68,7 +69,11 @@ class GpuNvmlSource:
 
     def __init__(self, client: NvmlClient | None = None) -> None:
         self._table = GpuTable()
-        self._live = _Live(client or NvmlClient())
+        self._client = client or NvmlClient()
+        self._live = _Live(self._client)
+        self._told: list[Sample] = []
+        """of the look before, to be unknown in a pause"""
+        WATCH.watch(self._client.holders, self._client.release)
 
     def read(self, tree: Tree, at_s: float) -> Reading:
         if tree.is_live:
@@ -84,12 +89,29 @@ class GpuNvmlSource:
     def _asked(self, tree: Tree, at_s: float) -> Reading:
         if not any(map(tree.exists, DRIVER)):
             return Reading()
+        if (pause := WATCH.pause) is not None:
+            self._client.close()
+            return self._paused(pause)
         look = self._live.look(at_s)
+        if (
+            pause := WATCH.pause
+        ) is not None:  # it began meanwhile and took the worker away: that is no fault
+            return self._paused(pause)
         lost = frozenset(expected_uuids(tree)) - look.listed if look.listed else frozenset()
         lost |= look.lost
         reading = self._table.reading(look.rows, lost, at_s, look.twice)
         events = [*map(lost_event, sorted(lost)), *look.events, *reading.events]
-        return Reading([*look.samples, *reading.samples], events)
+        self._told = [*look.samples, *reading.samples]
+        return Reading(self._told, events)
+
+    def _paused(self, pause: Pause) -> Reading:
+        told = self._told or [Sample(HOST, READABLE, None)]
+        samples = [replace(sample, value=None, quality=PAUSED) for sample in told]
+        for_s = round(pause.until_s - pause.since_s)
+        text = f"the GPU driver is released for {for_s} s, asked by: {pause.by}"
+        attributes: dict[str, Attribute] = {"by": pause.by, "for_s": for_s}
+        event = SourceEvent(HOST, "gpu_paused", text, "info", attributes=attributes, standing=True)
+        return Reading(samples, [event])
 
 
 @dataclass(slots=True)

@@ -13,13 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from collectors.sources import tools
-from collectors.sources.gpu_identity import UUID, GpuPlace, gpus, normal_bdf
+from collectors.sources.gpu_identity import GpuPlace, gpus, listed
 from collectors.sources.tree import Tree
 
 RECORDED: Final = "gpu_processes.json"
 PIDS_MAX: Final = 4_096
 PID_MAX: Final = 2**22
 TIMEOUT_S: Final = 20.0
+TABLE_AGE_S: Final = 5.0
+"""A table of GPUs that old still has the indices of the processes that are listed now."""
 DEVICE: Final = re.compile(r"(GPU|MIG)-[0-9a-fA-F-]{2,36}|MIG-GPU-[0-9a-fA-F-]{8,36}/\d{1,3}/\d{1,3}")
 """A GPU or a MIG instance, by the names that NVML and CUDA_VISIBLE_DEVICES use."""
 
@@ -62,25 +64,16 @@ def held(tree: Tree) -> Held:
 
 def _asked(tree: Tree) -> Held:
     try:
-        places = _ask(tree, "--query-gpu=index,uuid,pci.bus_id")
-        holders = _ask(tree, "--query-compute-apps=gpu_uuid,pid")
+        places = listed(TABLE_AGE_S)
+        holders = _holders(tree)
     except OSError:
         return Held()
     pairs = ((row[0], _integer(row[1])) for row in holders if len(row) == 2)
-    return Held(_by_pid(pairs), places_of(places), known=True)
+    return Held(_by_pid(pairs), places, known=True)
 
 
-def places_of(rows: list[list[str]]) -> tuple[GpuPlace, ...]:
-    """GPUs of rows (index, UUID, PCI address); what is no such row is left out."""
-    return tuple(
-        GpuPlace(row[1], normal_bdf(row[2]), _integer(row[0]))
-        for row in rows
-        if len(row) == 3 and UUID.fullmatch(row[1])
-    )
-
-
-def _ask(tree: Tree, query: str) -> list[list[str]]:
-    argv = ["nvidia-smi", query, "--format=csv,noheader"]
+def _holders(tree: Tree) -> list[list[str]]:
+    argv = ["nvidia-smi", "--query-compute-apps=gpu_uuid,pid", "--format=csv,noheader"]
     text = tools.output(tree, RECORDED, argv, TIMEOUT_S, 1_048_576).decode("utf-8", "replace")
     return [[cell.strip() for cell in line.split(",")] for line in text.splitlines()[:PIDS_MAX]]
 

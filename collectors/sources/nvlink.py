@@ -16,6 +16,7 @@ from collectors.minute import MetricSpec
 from collectors.sources.base import Attribute, Reading, Sample, SourceEvent
 from collectors.sources.counters import NOT_AVAILABLE, Count, CounterGroup, parsed, samples
 from collectors.sources.gpu_identity import UUID
+from collectors.sources.gpu_pause import PAUSED, Paused
 from collectors.sources.gpu_table import DUPLICATE_UUID
 from collectors.sources.tools import output
 from collectors.sources.tree import Tree
@@ -62,7 +63,7 @@ class NvlinkSource:
     """Every link of every GPU."""
 
     name = "nvlink"
-    period_s = 15.0
+    period_s = 60.0
     deadline_s = 10.0
     metrics: tuple[MetricSpec, ...] = ()
 
@@ -72,6 +73,8 @@ class NvlinkSource:
     def read(self, tree: Tree, at_s: float) -> Reading:
         try:
             data = output(tree, RECORDING, ["nvidia-smi", "nvlink", "-e"], TIMEOUT_S)
+        except Paused:
+            return Reading(list(self._paused(at_s)))
         except OSError:
             return Reading()
         gpus = parse(data.decode("utf-8", "replace"))
@@ -92,6 +95,12 @@ class NvlinkSource:
             events += _down(uuid, links)
         self._groups = groups
         return Reading(found, events)
+
+    def _paused(self, at_s: float) -> Iterator[Sample]:
+        """Every counter that is known, unknown while the driver is released."""
+        counts = _unknown(PAUSED)
+        for (uuid, link), group in self._groups.items():
+            yield from samples(f"nvlink/{uuid}/{link}", group, counts, group.update(counts, at_s))
 
 
 def parse(text: str) -> dict[str, Links]:

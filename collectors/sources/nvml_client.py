@@ -10,11 +10,14 @@ import contextlib
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
+
+from collectors.sources.gpu_pause import WATCH, Paused
 
 ANSWER_MAX_BYTES: Final = 1_048_576
 STUCK_MAX: Final = 2
@@ -33,6 +36,18 @@ class NvmlClient:
         self._worker: subprocess.Popen[bytes] | None = None
         self._stuck: list[subprocess.Popen[bytes]] = []
 
+    def holders(self) -> list[int]:
+        """Workers that may have the driver open. For any thread."""
+        worker = self._worker
+        workers = [*self._stuck, *([worker] if worker is not None else [])]
+        return [one.pid for one in workers if one.poll() is None]
+
+    def release(self, gently: bool) -> None:
+        """Has the worker let go of the driver; the question that is open gets no answer. For any thread."""
+        worker = self._worker
+        if worker is not None:
+            worker.send_signal(signal.SIGTERM if gently else signal.SIGKILL)
+
     @property
     def is_running(self) -> bool:
         """Whether the next question goes to a worker that has begun."""
@@ -42,6 +57,7 @@ class NvmlClient:
         """The worker's answer. After an error the next question goes to a new worker.
 
         Raises:
+            Paused: the driver is released, and no worker is to open it.
             TimeoutError: none in time, or too many workers that hung are still there.
             OSError: the worker ended or says what is no answer.
         """
@@ -77,6 +93,8 @@ class NvmlClient:
         self._stuck.append(worker)
 
     def _started(self) -> subprocess.Popen[bytes]:
+        if WATCH.is_on:
+            raise Paused
         self._stuck = [worker for worker in self._stuck if worker.poll() is None]
         if len(self._stuck) >= STUCK_MAX:
             raise TimeoutError("workers that hung have not ended")

@@ -1,8 +1,9 @@
 """The process that asks the GPU driver through NVML: a call that hangs hangs here and not in the agent.
 
 In: one JSON object a line on stdin, ``{"ask": "gpus"}``, ``{"ask": "values", "uuid": ...}`` or ``{"ask":
-"processes"}``. Out: one JSON object a line on stdout. It ends when stdin does, and knows no deadline: whoever
-started it does. Values go by nvidia-smi's column names and in its units. Source: nvml.h, through pynvml.
+"processes"}``. Out: one JSON object a line on stdout. It ends when stdin does or at SIGTERM, and knows no
+deadline: whoever started it does. Values go by nvidia-smi's column names and in its units. Source: nvml.h,
+through pynvml.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TextIO
@@ -57,6 +59,13 @@ class Driver:
         self._handles: dict[str, Any] = {}
         self._unsupported: dict[str, set[str]] = {}
         nvml.nvmlInit()
+
+    def close(self) -> None:
+        """Lets go of the driver: a GPU is not reset while anybody has it open."""
+        with contextlib.suppress(
+            Exception
+        ):  # as in ``answer``; it is let go of at the end of the process, too
+            self._nvml.nvmlShutdown()
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:
         """What the driver says; ``error`` where it has only one."""
@@ -196,13 +205,17 @@ CALLS: Final[dict[str, Call]] = {
 def serve(questions: TextIO, answers: TextIO) -> None:
     """Answers until there are no more questions."""
     driver: Driver | None = None
-    while line := questions.readline(LINE_MAX_CHARS):
-        try:
-            driver = driver or _begun()
-            answer = driver.answer(json.loads(line))
-        except Exception as error:  # noqa: BLE001  as in ``Driver.answer``: no library, no driver
-            answer = {"error": reason(error)}
-        print(json.dumps(answer), file=answers, flush=True)
+    try:
+        while line := questions.readline(LINE_MAX_CHARS):
+            try:
+                driver = driver or _begun()
+                answer = driver.answer(json.loads(line))
+            except Exception as error:  # noqa: BLE001  as in ``Driver.answer``: no library, no driver
+                answer = {"error": reason(error)}
+            print(json.dumps(answer), file=answers, flush=True)
+    finally:
+        if driver is not None:
+            driver.close()
 
 
 def _begun() -> Driver:
@@ -212,6 +225,7 @@ def _begun() -> Driver:
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # through ``serve``, which lets go of the driver
     # Whatever a library prints must not come between the answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

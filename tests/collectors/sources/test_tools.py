@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -83,3 +85,37 @@ def test_a_tool_that_cannot_be_ended_is_not_begun_again_until_it_is_gone(
         stuck.kill()
         stuck.wait()
     assert ask("tool") == b"said\n"
+
+
+def test_of_one_tool_there_is_one_process_at_a_time(programs: Path) -> None:
+    program(programs, f"mkdir {programs}/alone || exit 9; sleep 0.2; rmdir {programs}/alone; echo said")
+    with ThreadPoolExecutor(3) as threads:
+        assert [*threads.map(lambda _: ask("tool"), range(3))] == [b"said\n"] * 3
+
+
+def test_a_question_does_not_wait_for_another_longer_than_its_own_time(programs: Path) -> None:
+    program(programs, "exec sleep 30")
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(ask, "tool", timeout_s=1.0)
+        while not tools._running:
+            time.sleep(0.01)
+        with pytest.raises(TimeoutError, match="another question"):
+            ask("tool", timeout_s=0.1)
+        with pytest.raises(TimeoutError):
+            first.result()
+
+
+def test_a_process_that_does_not_end_is_left_behind_and_counted(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = program(programs, "exec sleep 60")
+    with monkeypatch.context() as hands:
+        hands.setattr(tools, "_END_S", 0.2)
+        hands.setattr(subprocess.Popen, "kill", lambda _: None)  # as in state D
+        with pytest.raises(TimeoutError):
+            ask("tool", timeout_s=0.2)
+    assert list(tools.left_behind()) == [path]
+    stuck = tools._hanging[path]
+    stuck.kill()
+    stuck.wait()
+    assert tools.left_behind() == {}
