@@ -60,6 +60,8 @@ class ExitWatch:
 
     def __init__(self, clock: Clock, on_exit: Callable[[int, ExitStatus], None]) -> None:
         self._clock = clock
+        self.on_ended: Callable[[int], None] = lambda pid: None
+        """told at once that a process ended, before it is known how"""
         self._on_exit = on_exit
         self._fds: dict[int, int] = {}
         self._reported: dict[int, ExitStatus] = {}
@@ -99,6 +101,7 @@ class ExitWatch:
         fd = self._fds[pid]
         if fd >= 0:
             asyncio.get_running_loop().remove_reader(fd)
+        self.on_ended(pid)
         task = asyncio.get_running_loop().create_task(self._find_status(pid, fd, t_ns))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -47,6 +47,7 @@ class HookConnection(asyncio.Protocol):
         self._answers: dict[tuple[str, int], asyncio.Future[Any]] = {}
         self._children: set[int] = set()
         self._transport: asyncio.Transport | None = None
+        self._is_heard = True
         self.pid = 0
         self.state: RankState | None = None
 
@@ -69,6 +70,19 @@ class HookConnection(asyncio.Protocol):
                     self._handle(kind, message, blob)
         except (protocol.ProtocolError, HookError) as error:
             self._refuse(str(error))
+            return
+        if self.state is not None and not self._answers:
+            self._is_heard = False
+            self._transport.pause_reading()
+
+    def listen(self) -> None:
+        """Hears what has come since: a rank that speaks each second is heard at the agent's tick.
+
+        Eight ranks wake the agent once a second so, and not eight times (half of its processor time).
+        """
+        if not self._is_heard and self._transport is not None and not self._transport.is_closing():
+            self._is_heard = True
+            self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.forget(self)
@@ -95,6 +109,7 @@ class HookConnection(asyncio.Protocol):
         key = ("stacks" if what == "stacks" else "dump", number)
         answer = self._answers[key] = asyncio.get_running_loop().create_future()
         self._allow_blobs()
+        self.listen()
         # a ring names its call sites: they tell a call too many from the one that should have come
         transport.write(protocol.pack({"k": "want", "id": number, "what": what, "frames": what == "ring"}))
         try:
@@ -174,6 +189,7 @@ class HookServer:
         self._connections: set[HookConnection] = set()
         self._of_pid: dict[int, HookConnection] = {}
         self._server: asyncio.Server | None = None
+        exits.on_ended = self._hear_last_words
 
     async def start(self) -> None:
         """Binds the socket. Raises ``OSError``."""
@@ -199,6 +215,13 @@ class HookServer:
             self._server.close()
             await asyncio.sleep(0)  # let the goodbyes leave
         self._path.unlink(missing_ok=True)
+
+    async def hear_all(self) -> None:
+        """Takes in what the ranks have said since they were last heard."""
+        for connection in list(self._connections):
+            connection.listen()
+        await asyncio.sleep(0)  # the loop looks at its sockets
+        await asyncio.sleep(0)  # and hands on what it found
 
     def connection_of(self, pid: int) -> HookConnection | None:
         return self._of_pid.get(pid)
@@ -226,6 +249,11 @@ class HookServer:
         self._connections.discard(connection)
         if self._of_pid.get(connection.pid) is connection:
             del self._of_pid[connection.pid]
+
+    def _hear_last_words(self, pid: int) -> None:
+        connection = self._of_pid.get(pid)
+        if connection is not None:
+            connection.listen()
 
     def check_child(self, parent_pid: int, pid: int) -> int:
         """Raises ``HookError`` unless the process is a living child of the peer."""

@@ -32,6 +32,8 @@ BLOCKED_LOOKS: Final = 2
 BLOCKED_LOOKS_SPEAKING: Final = 10
 """The same while its hook speaks: a healthy checkpoint is in state D often, but not at each look."""
 STEPS_FLUSH_ROWS: Final = 4_096
+_HEARD_LATE_MAX_NS: Final = 1_500_000_000
+"""By how much a message may be older than the moment it is heard; its own time counts up to there."""
 _UNKNOWN: Final = -1
 _STEP_COLUMNS: Final = ("step", "end_ns", "duration_s", "data_wait_s", "checkpoint_s", "gc_s", "cpu_s")
 
@@ -155,7 +157,9 @@ class RankTable:
             for index, *rest in message.groups
         ]
         if step != state.step or numbers != state.numbers:
-            state.moved_ns = now_ns
+            # Heard at the agent's tick, it was said up to a second before.
+            said_ns = now_ns if message.t_ns is None else message.t_ns
+            state.moved_ns = said_ns if now_ns - _HEARD_LATE_MAX_NS <= said_ns <= now_ns else now_ns
         state.step = step
         state.numbers = numbers  # type: ignore[assignment]  # mypy does not count a starred tuple
         state.phase = PHASES.index(message.phase) if message.phase in PHASES else 0

@@ -47,11 +47,20 @@ class Node:
         return await asyncio.to_thread(FakeHook, self.path)
 
 
+async def tick(server: HookServer) -> None:
+    """The agent's part, more often."""
+    while True:
+        await asyncio.sleep(0.02)
+        await server.hear_all()
+
+
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
     made = Node(tmp_path)
     await made.server.start()
+    ticks = asyncio.create_task(tick(made.server))
     yield made
+    ticks.cancel()
     made.exits.close()
     await made.server.stop()
 
@@ -68,6 +77,32 @@ def ranks(node: Node) -> Iterator[SpawnRank]:
     for process in spawned:
         process.kill()
         process.wait()
+
+
+def step_of(node: Node) -> int:
+    columns = node.table.hot()
+    assert columns is not None
+    return array("q", columns.step)[0]
+
+
+async def test_what_a_rank_says_is_heard_at_the_tick_and_its_last_words_before_its_end(
+    tmp_path: Path,
+) -> None:
+    node = Node(tmp_path)
+    await node.server.start()
+    hook = await node.hook()
+    hook.hello(rank=0)
+    await until(lambda: node.table.get(os.getpid()))
+    hook.send("progress", step=4)
+    await asyncio.sleep(0.05)
+    assert step_of(node) != 4
+    await node.server.hear_all()
+    assert step_of(node) == 4
+    hook.send("progress", step=5)
+    node.exits.on_ended(os.getpid())
+    await until(lambda: step_of(node) == 5)
+    node.exits.close()
+    await node.server.stop()
 
 
 async def test_a_hello_and_its_groups_become_an_inventory(node: Node) -> None:
