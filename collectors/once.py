@@ -25,7 +25,7 @@ JOB: Final = "job"
 
 def run(roots: list[Path], interval_s: float | None, chosen: list[str], out: TextIO) -> int:
     """Prints the records; returns the exit code 0, also where parts are missing or broken."""
-    trees = [Tree(root) for root in roots] or [Tree()]
+    trees = snapshots(roots) if roots else [Tree()]
     waits = not roots and interval_s is not None
     if waits:
         trees = trees * 2
@@ -49,6 +49,12 @@ def run(roots: list[Path], interval_s: float | None, chosen: list[str], out: Tex
     for event in best_events(reading for _, reading in readings):
         _print(out, _event_line(event, host))
     return 0
+
+
+def snapshots(roots: list[Path]) -> list[Tree]:
+    """Trees of one node, in order: what one of them refused to tell is not asked of the next."""
+    first = Tree(roots[0])
+    return [first, *(Tree(root, earlier=first) for root in roots[1:])]
 
 
 def _begun_again(reading: Reading) -> Reading:
@@ -99,15 +105,20 @@ def best_events(readings: Iterable[Reading]) -> list[SourceEvent]:
         lesser, richer = sorted((events[place], event), key=_told)
         known = {key: value for key, value in richer.attributes.items() if value is not None}
         events[place] = replace(richer, attributes={**richer.attributes, **lesser.attributes, **known})
-    dated = {(event.entity, event.kind) for event in events if not event.standing}
-    found: list[SourceEvent] = []
+    return list(_once_each(events))
+
+
+def _once_each(events: list[SourceEvent]) -> Iterator[SourceEvent]:
+    """Without standing faults that are told already, and without a single flap whose loss of link is told."""
+    told = {(event.entity, event.kind) for event in events if not event.standing}
     for event in events:
-        if event.standing:
-            if (event.entity, event.kind) in dated:
-                continue
-            dated.add((event.entity, event.kind))
-        found.append(event)
-    return found
+        if event.standing and (event.entity, event.kind) in told:
+            continue
+        single = event.kind == "link_flap" and event.attributes.get("downs") == 1
+        if single and (event.entity, "link_down") in told:
+            continue
+        told.add((event.entity, event.kind))
+        yield event
 
 
 def _told(event: SourceEvent) -> int:

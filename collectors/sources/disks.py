@@ -8,7 +8,6 @@ Source: admin-guide/iostats.rst of Linux; NVM Express base specification, SMART 
 
 from __future__ import annotations
 
-import errno
 import json
 import re
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from typing import Final
 from collectors.minute import MetricSpec
 from collectors.sources.base import FIRST_SAMPLE, OK, RESET, Attribute, Reading, Sample, SourceEvent
 from collectors.sources.tools import output
-from collectors.sources.tree import Tree
+from collectors.sources.tree import Tree, reason
 from collectors.wire.records import Severity
 
 SECTOR_BYTES: Final = 512
@@ -60,12 +59,18 @@ _AWAITS: Final = (("read_await_s", 0, 3), ("write_await_s", 4, 7), ("flush_await
 """Metric, column of the requests finished, column of the milliseconds they took."""
 _IN_FLIGHT: Final = 8
 _SMART: Final = (
-    ("temperature_c", "temperature", 1, -KELVIN_OF_0_C),
-    ("percent_used_ratio", "percent_used", 0.01, 0),
-    ("data_units_written_total", "data_units_written", 1, 0),
-    ("media_errors_total", "media_errors", 1, 0),
-    ("critical_warning_mask", "critical_warning", 1, 0),
+    ("temperature_c", "temperature"),
+    ("percent_used_ratio", "percent_used"),
+    ("data_units_written_total", "data_units_written"),
+    ("media_errors_total", "media_errors"),
+    ("critical_warning_mask", "critical_warning"),
 )
+_NUMBER: Final = re.compile(
+    r"(0x[0-9a-f]{1,32}|[0-9]{1,39}|[0-9]{1,3}(?:[.,'\s\u00a0\u202f][0-9]{2,3}){0,18}[.,'\s\u00a0\u202f][0-9]{3})"
+    r"\s*(?:%|°?\s?[CK]\b.*|\(.*)?"
+)
+"""Whole, perhaps grouped by a locale's separators, perhaps with its unit."""
+_CELSIUS: Final = re.compile(r"\s*-?\d+\s*°?\s?C\b")
 
 
 class DisksSource:
@@ -187,17 +192,24 @@ def _smart_samples(tree: Tree, device: str, recording: str) -> Iterator[Sample]:
     argv = ["nvme", "smart-log", "-o", "json", f"/dev/{device}"]
     try:
         said = json.loads(output(tree, recording, argv, SMART_TIMEOUT_S, 65_536))
-        reason = OK if isinstance(said, dict) else "unreadable"
+        unread = OK if isinstance(said, dict) else "unreadable"
     except OSError as error:
-        said, reason = None, errno.errorcode.get(error.errno or 0, "unreadable").lower()
+        said, unread = None, reason(error)
     except (ValueError, RecursionError):
-        said, reason = None, "unreadable"
-    for metric, key, factor, offset in _SMART:
-        number, why = smart_number(said, key) if reason == OK else (None, reason)
-        value = None if number is None else number * factor + offset
+        said, unread = None, "unreadable"
+    for metric, key in _SMART:
+        number, why = smart_number(said, key) if unread == OK else (None, unread)
+        value = None if number is None else _in_our_unit(metric, number, said)
         if metric == "temperature_c" and value is not None and not -60 <= value <= 200:
             value, why = None, "out_of_range"
         yield Sample(entity, metric, value, why)
+
+
+def _in_our_unit(metric: str, number: int, said: dict[str, object]) -> float:
+    """Kelvin to degrees Celsius, unless the tool's text says that it is Celsius; percent to a ratio."""
+    if metric == "temperature_c":
+        return number if _CELSIUS.match(str(said.get("temperature"))) else number - KELVIN_OF_0_C
+    return number / 100 if metric == "percent_used_ratio" else number
 
 
 def smart_number(said: dict[str, object], key: str) -> tuple[int | None, str]:
@@ -208,8 +220,20 @@ def smart_number(said: dict[str, object], key: str) -> tuple[int | None, str]:
     if value is None:
         return None, "not_available"
     if isinstance(value, str):
-        digits = re.sub(r"[.,'\s\u00a0\u202f]", "", value)
-        value = int(digits) if re.fullmatch(r"[0-9]{1,39}", digits) else None
+        value = _grouped(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**128:
         return None, "unreadable"
     return value, OK
+
+
+def _grouped(text: str) -> int | None:
+    """A whole number as text, such as ``2.210.450`` or ``42 C (315 Kelvin)``."""
+    match = _NUMBER.fullmatch(text.strip())
+    if match is None:
+        return None
+    if match[1].startswith("0x"):
+        return int(match[1], 16)
+    digits = re.sub(r"[.,'\s\u00a0\u202f]", "", match[1])
+    return int(digits) if len(digits) <= 39 else None

@@ -1,7 +1,8 @@
 """Network devices: link, flaps, the driver's counters, pause per priority and bit errors of the interval.
 
 In: sys/class/net/<netdev> of devices on a bus, ``ethtool -S`` (live: asked of the kernel). Out: samples of
-``nic/<netdev>``; ``link_flap`` where a link came and went repeatedly, ``counter_reset``, ``pause_storm``.
+``nic/<netdev>``; ``link_down`` of one that was up, ``link_flap`` of one that went down and came back (also where
+the kernel's log is not read), ``counter_reset``, ``pause_storm``.
 Source: sysfs-class-net of Linux; counters.rst of mlx5.
 """
 
@@ -34,8 +35,6 @@ from collectors.wire.records import Severity
 ROOT: Final = "sys/class/net"
 NETDEVS_MAX: Final = 64
 FLAP_WINDOW_S: Final = 600.0
-FLAPS_MIN: Final = 2
-"""Times a link went and came within the window before it is said to flap; once is a ``link_down``."""
 PAUSE_RATIO_MAX: Final = 1.05
 METRICS: Final = (
     MetricSpec("link_up_count", "count", 1.0),
@@ -70,7 +69,7 @@ class _Nic:
     """samples of the slow counters, as they were last read"""
     flaps: deque[tuple[float, int, int]] = field(default_factory=deque)
     """(when, times it came back, times it went) in the window"""
-    told_flaps: int = 0
+    was_up: bool = False
 
 
 class EthernetSource:
@@ -228,6 +227,9 @@ class _Look:
             yield Sample(self._entity, f"{match[1]}_pause_ratio", ratio, quality)
 
     def events(self) -> Iterator[SourceEvent]:
+        self._nic.was_up |= self._up is True
+        if self._up is False and self._nic.was_up:
+            yield self._event("link_down", f"{self._netdev}: Link down", "warning", standing=True)
         yield from self._flaps()
         fell = self._nic.link.fell + self._fell
         if fell:
@@ -252,10 +254,9 @@ class _Look:
         while nic.flaps and self._at_s - nic.flaps[0][0] > FLAP_WINDOW_S:
             nic.flaps.popleft()
         flaps, downs = sum(one[1] for one in nic.flaps), sum(one[2] for one in nic.flaps)
-        if flaps >= FLAPS_MIN and flaps > nic.told_flaps:
-            text = f"{self._netdev}: the link went {downs} times and came back {flaps} times"
+        if came:
+            text = f"{self._netdev}: the link went down {downs} times and came back {flaps} times"
             yield self._event("link_flap", text, "warning", flaps=flaps, downs=downs)
-        nic.told_flaps = flaps
 
     def _came_and_went(self) -> tuple[int, int]:
         """Changes of the carrier are downs and ups in turn; the state now tells which was the last."""
@@ -266,8 +267,10 @@ class _Look:
         went = max(went, (physical.delta if physical is not None else None) or 0)
         return went - (1 if self._up is False and went else 0), went
 
-    def _event(self, kind: str, text: str, severity: Severity, **told: int | list[str]) -> SourceEvent:
+    def _event(
+        self, kind: str, text: str, severity: Severity, standing: bool = False, **told: int | list[str]
+    ) -> SourceEvent:
         attributes: dict[str, Attribute] = {**told}
         if rdma := rdma_of_netdev(self._tree, self._netdev):
             attributes["rdma_device"] = rdma
-        return SourceEvent(self._entity, kind, text, severity, attributes=attributes)
+        return SourceEvent(self._entity, kind, text, severity, attributes=attributes, standing=standing)

@@ -1,8 +1,8 @@
 """RDMA ports: state, rate and every counter that sysfs has of them, RoCE and InfiniBand alike.
 
 In: sys/class/infiniband/<device>/ports/<n>. Out: samples of ``port/<device>/<n>``; ``link_down`` when a port
-leaves ACTIVE, ``counter_reset`` when counters were set back. Widths: InfiniBand Architecture Specification
-16.1.3.5 and mlx5's counters.c; a unit of ``port_xmit_data`` is four bytes.
+leaves ACTIVE, ``link_flap`` when it did and is back, ``counter_reset`` when counters were set back. Widths:
+InfiniBand Architecture Specification 16.1.3.5 and mlx5's counters.c; a unit of ``port_xmit_data`` is four bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from collectors.minute import MetricSpec
-from collectors.sources.base import OK, Reading, Sample, SourceEvent
+from collectors.sources.base import OK, Attribute, Reading, Sample, SourceEvent
 from collectors.sources.counters import SATURATED, Change, Count, Counter, CounterGroup, parsed, samples
 from collectors.sources.gpu_identity import inventory
 from collectors.sources.pci_places import device_bdf, netdev_of_rdma
@@ -86,6 +86,8 @@ class _Port:
     kept: list[Sample] = field(default_factory=list)
     sent: Change = Change(None, None, "first_sample")
     received: Change = Change(None, None, "first_sample")
+    downs: int = 0
+    """times that the link went down since the look before, by its own counter"""
 
 
 class InfinibandSource:
@@ -165,7 +167,8 @@ class _View:
     def _is_up(self) -> bool | None:
         if self._state is None:
             return None
-        return "ACTIVE" in self._state and (self._physical is None or "LinkUp" in self._physical)
+        active = self._state.split()[-1:] == ["ACTIVE"]
+        return active and (self._physical is None or "LinkUp" in self._physical)
 
     def samples(self) -> Iterator[Sample]:
         up = None if self._up is None else int(self._up)
@@ -211,6 +214,7 @@ class _View:
     def _counters(self) -> list[Sample]:
         port, last = self._port, self._port.counted_at_s
         if self._tree.is_paced and last is not None and self._at_s - last < COUNTERS_PERIOD_S:
+            port.downs = 0
             return port.kept
         kept: list[Sample] = []
         read = self._read_folder(f"{self._folder}/counters")
@@ -219,6 +223,7 @@ class _View:
         missing = Change(None, None, "not_available")
         port.sent = changes.get("port_xmit_data", missing)
         port.received = changes.get("port_rcv_data", missing)
+        port.downs = changes.get("link_downed", missing).delta or 0
         read = self._read_folder(self._hardware_folder())
         changes = port.hardware.update(read, self._at_s)
         kept += samples(self._entity, port.hardware, read, changes)
@@ -250,8 +255,11 @@ class _View:
     def events(self, is_expected: bool) -> Iterator[SourceEvent]:
         """``is_expected``: the inventory has this port, so that it is a fault also where it was never up."""
         port, up = self._port, self._up
-        if up:
+        if up or port.downs:
             port.was_up = True
+        if up and port.downs and _text(self._tree, f"{self._folder}/link_layer") == "InfiniBand":
+            # A port of Ethernet is told by its network device.
+            yield self._flap(port.downs)
         if up is False and (is_expected or port.was_up):
             state = " ".join((self._state or "").split()[-1:]) or "unknown"
             physical = " ".join((self._physical or "").split()[-1:]) or "unknown"
@@ -268,6 +276,11 @@ class _View:
             yield SourceEvent(
                 self._entity, "counter_reset", text, "info", attributes={"counters": list(self._fell)}
             )
+
+    def _flap(self, downs: int) -> SourceEvent:
+        text = f"{self._device} port {self._number}: the link went down {downs} times and is back"
+        attributes: dict[str, Attribute] = {"rdma_device": self._device, "flaps": downs, "downs": downs}
+        return SourceEvent(self._entity, "link_flap", text, attributes=attributes)
 
 
 def set_back(names: tuple[str, ...]) -> str:

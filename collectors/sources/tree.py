@@ -1,7 +1,8 @@
 """The files a source reads: the live machine, or a recorded tree that must fail where the machine failed.
 
 A recorded tree may hold ``read_errors.json`` (path -> errno name): reading that path fails with that error. A
-path that gave EINVAL is not opened again by this process: some drivers answer EINVAL slowly and for ever.
+path that gave EINVAL is not opened again by this process, also not in a later snapshot of the same node: some
+drivers answer EINVAL slowly, for ever, and write to the kernel's log each time.
 """
 
 from __future__ import annotations
@@ -14,18 +15,25 @@ from typing import Final
 
 READ_MAX_BYTES: Final = 4 * 1024 * 1024
 LIVE_ROOT: Final = Path("/")
-_EINVAL: Final[set[str]] = set()
+_EINVAL: Final[dict[str, set[str]]] = {}
+"""root -> names of files that gave EINVAL"""
+_ERROR_WORDS: Final = {errno.ENOENT: "not_available", errno.EOPNOTSUPP: "eopnotsupp"}
+"""Where the errno's own word is another: EOPNOTSUPP has the number of ENOTSUP."""
 
 
 class Tree:
     """Files below one root. Names are relative, without a leading slash."""
 
-    def __init__(self, root: Path = LIVE_ROOT) -> None:
+    def __init__(self, root: Path = LIVE_ROOT, earlier: Tree | None = None) -> None:
+        """``earlier``: the same node before, whose files that gave EINVAL are not opened again."""
         self.root = root
         self._prefix = f"{root}/" if root != LIVE_ROOT else "/"
         """joined by hand: thousands of small files are read a minute"""
         self._real_root = os.path.realpath(root)
         self._errors = self._recorded_errors()
+        self._refused: set[str] = (
+            _EINVAL.setdefault(str(root), set()) if earlier is None else earlier._refused
+        )
 
     @property
     def is_live(self) -> bool:
@@ -39,7 +47,7 @@ class Tree:
     def read_bytes(self, name: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
         """The start of a file. Raises ``OSError``."""
         path = self._inside(name)
-        if path in _EINVAL:
+        if name in self._refused:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
         try:
             if name in self._errors:
@@ -52,7 +60,7 @@ class Tree:
                 os.close(fd)
         except OSError as error:
             if error.errno == errno.EINVAL:
-                _EINVAL.add(path)
+                self._refused.add(name)
             raise
 
     def read_text(self, name: str, max_bytes: int = READ_MAX_BYTES) -> str:
@@ -114,9 +122,8 @@ class Tree:
 
 def reason(error: OSError) -> str:
     """The quality of what a file that cannot be read would have told."""
-    if error.errno == errno.ENOENT:
-        return "not_available"
-    return errno.errorcode.get(error.errno or 0, "unreadable").lower()
+    number = error.errno or 0
+    return _ERROR_WORDS.get(number) or errno.errorcode.get(number, "unreadable").lower()
 
 
 def printable(text: str) -> str:

@@ -75,19 +75,31 @@ def test_a_link_that_comes_and_goes_flaps(
     source = EthernetSource()
     write(tmp_path, {"sys/class/infiniband/mlx5_3/device": "../0000:12:00.0"})
     look(source, nic(tmp_path))
-    _, (event,) = look(source, nic(tmp_path, carrier_changes=str(2 + changes), operstate=state), 60.0)
-    assert (event.kind, event.entity) == ("link_flap", "nic/rnic0")
+    _, events = look(source, nic(tmp_path, carrier_changes=str(2 + changes), operstate=state), 60.0)
+    assert [one.kind for one in events] == ["link_flap"] if state == "up" else ["link_down", "link_flap"]
+    event = events[-1]
+    assert event.entity == "nic/rnic0"
     assert event.attributes == {"flaps": flaps, "downs": downs, "rdma_device": "mlx5_3"}
 
 
-def test_once_is_no_flap_and_two_within_ten_minutes_are(tmp_path: Path) -> None:
+def test_flaps_are_counted_for_ten_minutes(tmp_path: Path) -> None:
     source = EthernetSource()
     look(source, nic(tmp_path))
-    assert look(source, nic(tmp_path, carrier_changes="4"), 10.0)[1] == []
+    (event,) = look(source, nic(tmp_path, carrier_changes="4"), 10.0)[1]
+    assert (event.kind, event.attributes["flaps"]) == ("link_flap", 1)
     (event,) = look(source, nic(tmp_path, carrier_changes="6"), 20.0)[1]
     assert event.attributes["flaps"] == 2
     assert look(source, tmp_path, 30.0)[1] == []
-    assert look(source, nic(tmp_path, carrier_changes="8"), 700.0)[1] == []
+    (event,) = look(source, nic(tmp_path, carrier_changes="8"), 700.0)[1]
+    assert event.attributes["flaps"] == 1
+
+
+def test_a_link_that_was_never_up_is_no_fault(tmp_path: Path) -> None:
+    source = EthernetSource()
+    assert look(source, nic(tmp_path, operstate="down"))[1] == []
+    assert look(source, nic(tmp_path), 10.0)[1] == []
+    (event,) = look(source, nic(tmp_path, operstate="down", carrier_changes="3"), 20.0)[1]
+    assert (event.kind, event.standing) == ("link_down", True)
 
 
 def test_a_pause_storm_that_the_nic_cut_off_is_told(tmp_path: Path) -> None:
