@@ -16,21 +16,18 @@ from collectors.sources.base import Attribute, Reading, SourceEvent
 from collectors.sources.gpu_identity import expected_uuids
 from collectors.sources.gpu_processes import Held, held
 from collectors.sources.node_topology import nearest_rdma
-from collectors.sources.process_identity import Group, Identity, environment, group
-from collectors.sources.rank_choice import Kin, Rank, ranks
+from collectors.sources.process_identity import Identity
+from collectors.sources.rank_choice import Rank, ranks
 from collectors.sources.rank_gpu import Placement, placement
+from collectors.sources.rank_processes import LOOKS_AT_NEW, identity, kin_of, pids
 from collectors.sources.slurm_topology import leaf_of
 from collectors.sources.tree import Tree
 
-PROCESSES_MAX: Final = 65_536
-ENVIRON_MAX_BYTES: Final = 2 * 1024 * 1024
 ANCESTORS_MAX: Final = 16
 ASK_AGAIN_S: Final = 600.0
 ASK_MIN_S: Final = 60.0
 """The driver answers under its lock: it is asked at most this often, while processes of jobs come and go or a
 rank holds no GPU yet; else every ``ASK_AGAIN_S``."""
-_LOOKS_AT_NEW: Final = 2
-"""A process of no job is looked at again once: it may have been about to become another program."""
 
 
 @dataclass(slots=True)
@@ -74,12 +71,12 @@ class SchedulerEnvSource:
     def _processes(self, tree: Tree) -> Iterator[Identity]:
         """All processes of jobs."""
         looked: dict[int, int] = {}
-        for pid in _pids(tree):
+        for pid in pids(tree):
             looks = self._looked.get(pid, 0)
-            if tree.is_live and looks >= _LOOKS_AT_NEW:
+            if tree.is_live and looks >= LOOKS_AT_NEW:
                 looked[pid] = looks
                 continue
-            process = _identity(tree, pid)
+            process = identity(tree, pid)
             if process.job is None:
                 looked[pid] = looks + 1
             else:
@@ -123,7 +120,7 @@ class _Family:
         self._tree = tree
         self._by_pid = {process.pid: process for process in processes}
         self._told = told
-        self.kin = {pid: _kin(tree, pid) for pid in self._by_pid}
+        self.kin = {pid: kin_of(tree, pid) for pid in self._by_pid}
         self.devices = {pid: told.by_pid[pid] for pid in self._by_pid if pid in told.by_pid}
         for pid, devices in told.by_pid.items():
             owner = self._owner(pid)
@@ -135,7 +132,7 @@ class _Family:
         if pid in self._by_pid and self._by_pid[pid].rank is not None:
             return None
         for _ in range(ANCESTORS_MAX):
-            parent = (self.kin.get(pid) or _kin(self._tree, pid)).parent
+            parent = (self.kin.get(pid) or kin_of(self._tree, pid)).parent
             if parent is None or parent <= 1:
                 return None
             if parent in self._by_pid and self._by_pid[parent].rank is not None:
@@ -157,33 +154,6 @@ class _Family:
             if other.group.path == path and other.rank is None and other.pid in self.devices
         )
         return tuple(dict.fromkeys(device for other in nameless for device in self.devices[other.pid]))
-
-
-def _pids(tree: Tree) -> list[int]:
-    names = (name for name in tree.list("proc") if name.isascii() and name.isdigit() and len(name) <= 7)
-    return sorted(map(int, names))[:PROCESSES_MAX]
-
-
-def _identity(tree: Tree, pid: int) -> Identity:
-    """A process as far as it may be looked at."""
-    try:
-        values = environment(tree.read_bytes(f"proc/{pid}/environ", ENVIRON_MAX_BYTES))
-    except OSError:
-        values = {}
-    try:
-        where = group(tree.read_text(f"proc/{pid}/cgroup", 65_536))
-    except OSError:
-        where = Group()
-    return Identity(pid, values, where)
-
-
-def _kin(tree: Tree, pid: int) -> Kin:
-    """Parent and start of a process; the second field of its stat may hold blanks and brackets."""
-    try:
-        words = tree.read_text(f"proc/{pid}/stat", 4_096).rpartition(") ")[2].split()
-        return Kin(int(words[1]), int(words[19]))
-    except (OSError, ValueError, IndexError):
-        return Kin()
 
 
 def _indices(process: Identity, now: Mapping[int, str], expected: tuple[str, ...]) -> dict[int, str]:
