@@ -21,6 +21,7 @@ REGISTRY: Final[dict[str, str]] = {
     "host": "collectors.sources.host:HostSource",
     "infiniband": "collectors.sources.infiniband:InfinibandSource",
     "kernel_log": "collectors.sources.kernel_log:KernelLogSource",
+    "mount_probe": "collectors.sources.mount_probe:MountProbeSource",
     "mounts": "collectors.sources.mounts:MountsSource",
     "nvlink": "collectors.sources.nvlink:NvlinkSource",
     "pcie": "collectors.sources.pcie:PcieSource",

@@ -13,6 +13,7 @@ NEEDS: Final[dict[str, str]] = {
     "host": "/proc",
     "infiniband": "an RDMA driver: /sys/class/infiniband",
     "kernel_log": "the right to read /dev/kmsg (root or CAP_SYSLOG), or journalctl",
+    "mount_probe": "network or FUSE mounts in /proc/self/mountinfo, and stat of coreutils or busybox",
     "mounts": "NFS or FUSE mounts in /proc/self/mountinfo",
     "nvlink": "nvidia-smi and GPUs with NVLink",
     "pcie": "/sys/bus/pci",
