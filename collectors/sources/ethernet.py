@@ -1,8 +1,8 @@
 """Network devices: link, flaps, the driver's counters, pause per priority and bit errors of the interval.
 
 In: sys/class/net/<netdev> of devices on a bus, ``ethtool -S`` (live: asked of the kernel). Out: samples of
-``nic/<netdev>``; ``link_down`` of one that was up, ``link_flap`` of one that went down and came back (also where
-the kernel's log is not read), ``counter_reset``, ``pause_storm``.
+``nic/<netdev>``; ``link_down`` of one that was up, ``link_flap`` of one that went down and came back (also
+where the kernel's log is not read), ``counter_reset``, ``pause_storm``.
 Source: sysfs-class-net of Linux; counters.rst of mlx5.
 """
 
@@ -107,13 +107,17 @@ class EthernetSource:
 
 
 def netdevs(tree: Tree) -> list[str]:
-    """Devices on a bus, or of which a tree holds statistics."""
+    """Devices on a bus, bonds of them, or of which a tree holds statistics."""
     recorded = {
         name[len("ethtool_-S_") : -len(".txt")]
         for name in (() if tree.is_live else tree.list("commands"))
         if name.startswith("ethtool_-S_") and name.endswith(".txt")
     }
-    on_bus = {name for name in tree.list(ROOT) if tree.exists(f"{ROOT}/{name}/device")}
+    on_bus = {
+        name
+        for name in tree.list(ROOT)
+        if tree.exists(f"{ROOT}/{name}/device") or tree.exists(f"{ROOT}/{name}/bonding")
+    }
     return [name for name in sorted(recorded | on_bus) if _NAME.fullmatch(name)][:NETDEVS_MAX]
 
 

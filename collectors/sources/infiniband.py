@@ -2,7 +2,8 @@
 
 In: sys/class/infiniband/<device>/ports/<n>. Out: samples of ``port/<device>/<n>``; ``link_down`` when a port
 leaves ACTIVE, ``link_flap`` when it did and is back, ``counter_reset`` when counters were set back. Widths:
-InfiniBand Architecture Specification 16.1.3.5 and mlx5's counters.c; a unit of ``port_xmit_data`` is four bytes.
+InfiniBand Architecture Specification 16.1.3.5 and mlx5's counters.c; a unit of ``port_xmit_data`` is four
+bytes.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from collectors.sources import tools
-from collectors.sources.gpu_identity import GpuPlace, normal_bdf
+from collectors.sources.gpu_identity import GpuPlace, expected_uuids, normal_bdf
 from collectors.sources.pci_places import device_bdf
 from collectors.sources.tree import Tree
 
@@ -37,9 +37,14 @@ _HOST_BRIDGE: Final = re.compile(r"pci[0-9a-f]{4}:[0-9a-f]{2}")
 def nearest_rdma(tree: Tree, places: Iterable[GpuPlace]) -> dict[str, str | None]:
     """UUID of a GPU -> the RDMA device nearest to it; None where none is below the same host bridge.
 
-    A device that the table has and the kernel no longer has is not there.
+    A device that the table has and the kernel no longer has is not there. A table of more GPUs than are there
+    was made before one was lost: its rows are the slots of the inventory.
     """
-    table = _table(tree)
+    table, places = _table(tree), list(places)
+    expected = expected_uuids(tree)
+    if len(places) < len(table) == len(expected):
+        addresses = {gpu.uuid: gpu.bdf for gpu in places}
+        places = [GpuPlace(uuid, addresses.get(uuid), slot) for slot, uuid in enumerate(expected)]
     present = [name for name in tree.list(RDMA)[:DEVICES_MAX] if _DEVICE.fullmatch(name)]
     found: dict[str, str | None] = {}
     for gpu in places:

@@ -90,8 +90,11 @@ class SchedulerEnvSource:
             if at_s - last.at_s < (ASK_AGAIN_S if settled else ASK_MIN_S):
                 return last
         told = held(tree)
-        kept = last.nearest if tree.is_live and last is not None and last.held.places == told.places else None
-        self._asked = _Asked(at_s, pids, told, nearest_rdma(tree, told.places) if kept is None else kept)
+        before = {} if last is None else last.nearest
+        is_same = tree.is_live and last is not None and last.held.places == told.places
+        # A GPU that is lost is in no table now; it was in its slot.
+        nearest = before if is_same else {**before, **nearest_rdma(tree, told.places)}
+        self._asked = _Asked(at_s, pids, told, nearest)
         return self._asked
 
     def _rank_events(

@@ -12,9 +12,21 @@ import pytest
 
 from collectors import once
 from tests.collectors.sources.trees import write
-from tests.collectors.trap_nodes import INTERVAL_S, Node, infiniband_node
+from tests.collectors.trap_nodes import (
+    INTERVAL_S,
+    Node,
+    gpu_node,
+    infiniband_node,
+    lost_gpu_node,
+    roce_node,
+)
 
-NODES = {"infiniband": infiniband_node.node}
+NODES = {
+    "infiniband": infiniband_node.node,
+    "roce": roce_node.node,
+    "gpu": gpu_node.node,
+    "lost_gpu": lost_gpu_node.node,
+}
 
 
 def printed(roots: list[Path]) -> list[dict[str, Any]]:
@@ -56,6 +68,16 @@ def test_each_sample_is_right(looked: tuple[Node, list[dict[str, Any]]]) -> None
     found = told(lines)
     wrong = {key: found.get(key) for key, value in node.samples.items() if found.get(key) != value}
     assert wrong == {}
+
+
+def test_each_instance_has_its_own_value(looked: tuple[Node, list[dict[str, Any]]]) -> None:
+    node, lines = looked
+    found: dict[str, dict[str, float]] = {}
+    for one in lines:
+        if one["type"] == "sample" and "gpu_instance" in one.get("labels", {}):
+            instances = found.setdefault(f"{one['entity']} {one['metric']}", {})
+            instances[one["labels"]["gpu_instance"]] = one["value"]
+    assert {key: found.get(key) for key in node.labelled} == node.labelled
 
 
 def test_what_is_unknown_has_no_value(looked: tuple[Node, list[dict[str, Any]]]) -> None:

@@ -23,6 +23,7 @@ class Node:
         samples: "entity metric" -> (value, quality), exactly.
         events: each must be printed: the keys given, and of ``attributes`` those given.
         silent: "entity metric" that must give no value: no line, or null.
+        labelled: "entity metric" -> GPU instance -> value.
         unless: none of the printed events may fulfil any of these.
     """
 
@@ -31,7 +32,8 @@ class Node:
     samples: Samples
     events: tuple[Mapping[str, Any], ...] = ()
     silent: tuple[str, ...] = ()
-    unless: tuple[Callable[[Mapping[str, Any]], bool], ...] = field(default=())
+    unless: tuple[Callable[[Mapping[str, Any]], bool], ...] = ()
+    labelled: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 def event(entity: str, kind: str, code: int | None = None, **more: Any) -> dict[str, Any]:
