@@ -16,6 +16,7 @@ from clusterwatch.analysis.progress import Judgement, WorldState
 from clusterwatch.detect import captures, evidence
 from clusterwatch.detect.exits import (
     VANISHED_SETTLE_NS,
+    are_aftermath,
     is_failure,
     may_become_failure,
 )
@@ -43,6 +44,9 @@ def handle(scene: Scene, judgement: Judgement, memory: Memory) -> bool:
     world = _world_of_failure(scene)
     state = next((one for one in judgement.stalled if one.world == world), None)
     live = services.live_incident(fingerprint(scene))
+    if live is not None and are_aftermath(scene.ranks, live):
+        services.confirm(live.pk, scene.now_ns)
+        return True
     found = captures.Answers()
     if state is not None and live is not None:
         capture_again(scene, state, live, memory)

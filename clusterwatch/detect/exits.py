@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from clusterwatch.analysis.ending import Ending
+from clusterwatch.incidents.models import Incident
 from clusterwatch.jobs.exits import ending
 from clusterwatch.jobs.models import Rank
 
@@ -60,6 +61,33 @@ def _failed_ns(rank: Rank) -> int | None:
 def may_become_failure(ranks: Sequence[Rank]) -> bool:
     """Some process is gone that did not end normally and was not seen to be told to."""
     return any(ending(rank) in (Ending.FAILED, Ending.VANISHED) for rank in ranks)
+
+
+def are_aftermath(ranks: Sequence[Rank], incident: Incident) -> bool:
+    """Whether what ended came of the stall or of the job's end, and says nothing of who caused the stall.
+
+    So it is when every process ended after the stall was suspected, and not only such as the incident names:
+    a watchdog that aborts the waiting ranks after ten minutes, a person who kills the job.
+    """
+    ended = [rank for rank in ranks if rank.exited_at is not None]
+    told = incident.diagnosis
+    named = {*told.get("culprit_ranks", ()), *told.get("suspect_ranks", ())}
+    if not ended or not named or incident.fault_class != "hang" or incident.suspected_at is None:
+        return False
+    suspected_ns = int(incident.suspected_at.timestamp() * 1e9)
+    return not named.issuperset(rank.rank for rank in ended) and all(
+        _gone_ns(rank) > suspected_ns for rank in ended
+    )
+
+
+def _gone_ns(rank: Rank) -> int:
+    """When it ended, or raised the exception that it ended with, by its node's clock."""
+    failed_ns = _failed_ns(rank)
+    if failed_ns is not None:
+        return failed_ns
+    if rank.exit_ns is not None:
+        return rank.exit_ns
+    return int(rank.exited_at.timestamp() * 1e9) if rank.exited_at is not None else 0
 
 
 def all_gone(ranks: Sequence[Rank]) -> bool:

@@ -17,7 +17,7 @@ from clusterwatch.analysis.model import Diagnosis, ProcessState
 from clusterwatch.analysis.preliminary import diagnose_stall
 from clusterwatch.analysis.progress import Judgement, WorldState
 from clusterwatch.detect import captures, evidence
-from clusterwatch.detect.exits import ended_without_failure
+from clusterwatch.detect.exits import are_aftermath, ended_without_failure
 from clusterwatch.detect.memory import Memory, WorldMemory
 from clusterwatch.detect.scene import Scene
 from clusterwatch.incidents import services
@@ -56,6 +56,9 @@ def handle(scene: Scene, judgement: Judgement, memory: Memory) -> None:
     if live is None:
         live, _new = services.suspect(sighting, scene.now_ns)
         memory.basis = ""
+    elif are_aftermath(scene.ranks, live):
+        services.confirm(live.pk, scene.now_ns)
+        return
     capture_again(scene, state, live, memory)
     _judge(scene, state, live, sighting, memory)
     _open_if_due(scene, live, stall_s, limit)

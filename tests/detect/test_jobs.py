@@ -178,6 +178,36 @@ def test_a_job_cancelled_while_it_hangs_resolves_and_is_no_crash(fake_job: FakeJ
 # --- deaths and crashes -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("fate", [{"exit_signal": 15}, {"exit_signal": 9}, {"exit_signal": 6}, {}])
+def test_who_ends_after_the_stall_was_suspected_did_not_cause_it(
+    fake_job: FakeJob, fate: dict[str, object]
+) -> None:
+    """The job is stopped rank by rank, or a watchdog aborts the waiting ranks: the first name stays."""
+    fake_job.train(10)
+    fake_job.stop(5)
+    fake_job.wait_for(5)
+    fake_job.ticks(20)
+    assert fake_job.incident().diagnosis["culprit_ranks"] == [5]
+    for rank in (0, 1, 2, 3, 7):
+        fake_job.end(rank, **fate)
+        fake_job.ticks(1)
+    fake_job.ticks(5)
+    incident = fake_job.incident()
+    assert (incident.diagnosis["verdict"], incident.diagnosis["culprit_ranks"]) == ("missing_rank", [5])
+
+
+def test_the_death_of_the_named_rank_is_told(fake_job: FakeJob) -> None:
+    fake_job.train(10)
+    fake_job.stop(5)
+    fake_job.wait_for(5)
+    fake_job.ticks(20)
+    fake_job.end(5, exit_signal=9)
+    fake_job.ticks(4)
+    incident = fake_job.incident()
+    assert incident.diagnosis["culprit_ranks"] == [5]
+    assert incident.diagnosis["verdict"] in ("rank_failed", "dead_rank")
+
+
 def test_a_killed_rank_whose_peers_raise_is_the_first_to_fail(fake_job: FakeJob) -> None:
     fake_job.end(3, exit_signal=9)
     for rank in (0, 1, 2, 4, 5, 6, 7):
