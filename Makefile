@@ -53,7 +53,7 @@ endif
 test: lint ## every check and every test
 	$(PYTEST) -n $(JOBS) --dist loadscope -m "not e2e and not browser and not wheel"
 	$(PYTEST) -n $(JOBS) --dist loadfile -m e2e tests/faults
-	$(PYTEST) -m "e2e or browser or wheel" --ignore=tests/faults
+	$(PYTEST) -n $(JOBS) --dist loadfile -m "e2e or browser or wheel" --ignore=tests/faults
 
 fast: dev ## the tests without servers, torch and browser (< 2 min)
 	$(PYTEST) -n $(JOBS) -q -m "not stack and not torch and not e2e and not browser and not wheel"
