@@ -133,7 +133,7 @@ def _disk(name: str, row: tuple[int, ...], last: tuple[int, ...] | None, passed_
         value = change[at] * SECTOR_BYTES / passed_s if quality == OK else None
         yield Sample(entity, metric, value, quality)
     # The milliseconds of diskstats are unsigned ints: they wrap after 49 days.
-    busy = change[9] % 2**32 / 1_000 / passed_s if quality == OK else None
+    busy = change[9] % 2**32 / (1_000 * passed_s) if quality == OK else None
     yield Sample(entity, "busy_ratio", None if busy is None else min(busy, 1.0), quality)
 
 
@@ -142,7 +142,7 @@ def _average(entity: str, metric: str, done: int, spent_ms: int, quality: str) -
         return Sample(entity, metric, None, quality)
     if done <= 0:
         return Sample(entity, metric, None, "no_ops" if done == 0 else RESET)
-    return Sample(entity, metric, spent_ms % 2**32 / 1_000 / done)
+    return Sample(entity, metric, spent_ms % 2**32 / (1_000 * done))
 
 
 # --- NVMe --------------------------------------------------------------------------------------------------

@@ -204,7 +204,7 @@ def _op_samples(
         ("exec_s", op.execute_ms - old.execute_ms),
         ("queue_s", op.queue_ms - old.queue_ms),
     ):
-        value = max(0, spent_ms) / 1_000 / done if done else None
+        value = max(0, spent_ms) / (1_000 * done) if done else None
         yield Sample(entity, f"{name}_{suffix}", value, OK if done else NO_OPS)
 
 

@@ -38,7 +38,7 @@ _XID: Final = re.compile(
     rf"NVRM: (?:GPU\d* )?Xid \({_BDF}(?: GPU-I:(\d{{1,3}}))?(?: GPU-CI:\d{{1,3}})?\)"
     r": (\d{1,5})(?:, ?(.*))?$"
 )
-_SXID: Final = re.compile(rf"(?:nvidia-)?nvswitch\d*:? SXid \({_BDF}\): (\d{{1,6}})(?:, ?(.*))?$")
+_SXID: Final = re.compile(rf"(?:(?:nvidia-)?nvswitch\d*:? )?SXid \({_BDF}\): (\d{{1,6}})(?:, ?(.*))?$")
 _SXID_DETAIL: Final = re.compile(r"(?:Severity \d|Data \{)")
 """Further lines of the SXid before them."""
 _GPU_AT: Final = re.compile(rf"NVRM: GPU at {_BDF}: (GPU-[0-9a-fA-F-]{{36}})")
@@ -193,7 +193,10 @@ class Memory:
 
 
 def with_recovery(events: list[SourceEvent]) -> list[SourceEvent]:
-    """Events with the driver's own recovery action on the Xid it belongs to: the last before it."""
+    """Events with the driver's own recovery action on the Xid it belongs to: the last before it.
+
+    The Xid 154 that told the action is then only its messenger.
+    """
     found = list(events)
     causes: dict[str, int] = {}
     """entity -> place of its last Xid that may be a cause"""
@@ -209,6 +212,7 @@ def with_recovery(events: list[SourceEvent]) -> list[SourceEvent]:
         found[place] = replace(
             cause, attributes={**cause.attributes, "recovery_action": action}, severity=severity
         )
+        found[at] = replace(event, severity="info")
     return found
 
 

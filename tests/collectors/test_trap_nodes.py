@@ -17,8 +17,10 @@ from tests.collectors.trap_nodes import (
     Node,
     gpu_node,
     infiniband_node,
+    kernel_node,
     lost_gpu_node,
     roce_node,
+    storage_node,
 )
 
 NODES = {
@@ -26,6 +28,8 @@ NODES = {
     "roce": roce_node.node,
     "gpu": gpu_node.node,
     "lost_gpu": lost_gpu_node.node,
+    "kernel": kernel_node.node,
+    "storage": storage_node.node,
 }
 
 

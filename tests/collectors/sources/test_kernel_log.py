@@ -103,7 +103,7 @@ def test_the_drivers_own_recovery_action_wins(tmp_path: Path) -> None:
         "NVRM: Xid (PCI:0000:0a:00): 94, pid=5, name=python, Contained: SM (0x1)",
         "NVRM: Xid (PCI:0000:0a:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
     )
-    assert [event.severity for event in found] == ["critical", "critical"]
+    assert [event.severity for event in found] == ["critical", "info"]
     assert [event.attributes["recovery_action"] for event in found] == ["NODE_REBOOT", "NODE_REBOOT"]
     assert found[1].attributes["root_code"] == 94
     back = "NVRM: Xid (PCI:0000:0a:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"

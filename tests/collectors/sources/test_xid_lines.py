@@ -90,9 +90,15 @@ def test_a_recovery_action_goes_by_its_number(number: str, text: str, action: st
         xid(A, 154, f"GPU recovery action changed from 0x0 (None) to {number} ({text})"),
     )
     assert cause.attributes["recovery_action"] == told.attributes["recovery_action"] == action
-    assert (cause.severity, told.severity) == (severity, severity)
+    assert (cause.severity, told.severity) == (severity, "info")
     assert told.attributes["root_code"] == 31
     assert recovery_action(0, text) == "NONE"
+
+
+def test_a_recovery_action_without_its_cause_has_its_own_severity() -> None:
+    action = "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
+    (told,) = events(xid(A, 154, action))
+    assert (told.severity, told.attributes["recovery_action"]) == ("critical", "GPU_RESET")
 
 
 @pytest.mark.parametrize(
