@@ -10,9 +10,6 @@ import pytest
 
 from tests.e2e.product import Product
 
-FIGURES: list[str] = []
-"""One line per fault or scenario, printed in the summary of the run."""
-
 
 @pytest.fixture(scope="module")
 def product() -> Iterator[Product]:
@@ -29,13 +26,25 @@ def passable(folder: str) -> Path:
     return Path(folder)
 
 
+class Figures:
+    """Lines of a test, one per fault or scenario; they travel with its report, from another process too."""
+
+    def __init__(self, properties: list[tuple[str, object]]) -> None:
+        self._properties = properties
+
+    def append(self, line: str) -> None:
+        self._properties.append(("figure", line))
+
+
 @pytest.fixture
-def figures() -> list[str]:
-    return FIGURES
+def figures(request: pytest.FixtureRequest) -> Figures:
+    return Figures(request.node.user_properties)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if FIGURES:
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.getreports(kind)]
+    figures = [str(line) for report in reports for name, line in report.user_properties if name == "figure"]
+    if figures:
         terminalreporter.section("times from the fault, s")
-        for line in FIGURES:
+        for line in figures:
             terminalreporter.write_line(line)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from examples.run import Example, Plan
+from tests.e2e.conftest import Figures
 from tests.e2e.product import Product, wait_for
 from tests.e2e.watch import Outcome, follow, job_id_of
 
@@ -66,7 +67,7 @@ KINDS = [pytest.param(kind, marks=pytest.mark.root) if kind in NEED_ROOT else ki
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_names_the_right_rank(kind: str, product: Product, tmp_path: Path, figures: list[str]) -> None:
+def test_names_the_right_rank(kind: str, product: Product, tmp_path: Path, figures: Figures) -> None:
     expected = EXPECTED[kind]
     plan = Plan(state_dir=product.folder, fault=kind, fault_rank=RANK, fault_step=60, folder=tmp_path)
     with Example(plan) as example:
@@ -110,7 +111,7 @@ def stays_readable(product: Product, outcome: Outcome) -> None:
     assert incident["evidence"], "evidence was frozen"
 
 
-def test_a_dead_agent_is_not_a_dead_host(product: Product, tmp_path: Path, figures: list[str]) -> None:
+def test_a_dead_agent_is_not_a_dead_host(product: Product, tmp_path: Path, figures: Figures) -> None:
     """kill -9 of one host's agent: the job goes on, the loss is said, no rank is blamed."""
     plan = Plan(state_dir=product.folder, fault="agent_kill", fault_rank=RANK, fault_step=30, folder=tmp_path)
     with Example(plan) as example:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from examples.run import RESTART_STEP, Example, Plan
+from tests.e2e.conftest import Figures
 from tests.e2e.product import Product
 from tests.e2e.watch import job_id_of
 
@@ -23,7 +24,7 @@ SCENARIOS = {
 
 
 @pytest.mark.parametrize("scenario", list(SCENARIOS))
-def test_pages_nobody(scenario: str, product: Product, tmp_path: Path, figures: list[str]) -> None:
+def test_pages_nobody(scenario: str, product: Product, tmp_path: Path, figures: Figures) -> None:
     plan = Plan(state_dir=product.folder, scenario=scenario, folder=tmp_path)
     with Example(plan) as example:
         job_id = job_id_of(product, example)

@@ -12,6 +12,7 @@ import pytest
 
 from clusterwatch.ops.proc import all_processes, process_variable
 from clusterwatch.ops.supervisor import RUN_ID_VARIABLE
+from tests.e2e.conftest import Figures
 from tests.e2e.product import Product, wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.limit_s(300)]
@@ -71,7 +72,7 @@ def test_what_is_killed_comes_back(product: Product, name: str) -> None:
     wait_for(back, 60, f"{name} is ready again")
 
 
-def test_after_kill_9_of_the_supervisor_the_next_up_recovers(product: Product, figures: list[str]) -> None:
+def test_after_kill_9_of_the_supervisor_the_next_up_recovers(product: Product, figures: Figures) -> None:
     status = json.loads((product.folder / "status.json").read_text())
     os.kill(status["supervisor"]["pid"], signal.SIGKILL)
     wait_for(
@@ -85,7 +86,7 @@ def test_after_kill_9_of_the_supervisor_the_next_up_recovers(product: Product, f
     assert product.get("/jobs")["results"] == []
 
 
-def test_down_leaves_no_process_and_a_warm_start_is_quick(product: Product, figures: list[str]) -> None:
+def test_down_leaves_no_process_and_a_warm_start_is_quick(product: Product, figures: Figures) -> None:
     run_id = json.loads((product.folder / "status.json").read_text())["run_id"]
     assert product.cli("down").returncode == 0
     assert processes_of(run_id) == []
