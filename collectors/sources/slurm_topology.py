@@ -28,7 +28,7 @@ def leaf_of(tree: Tree, host: str) -> str | None:
 
 def leaf_in(text: str, host: str) -> str | None:
     """The same of a file's text. Keys in any case; a line may go on after a backslash."""
-    for line in text.replace("\\\n", " ").splitlines()[:LINES_MAX]:
+    for line in text.replace("\\\n", "").splitlines()[:LINES_MAX]:
         pairs = {key.lower(): value for key, value in _PAIR.findall(line.partition("#")[0])}
         name: str = pairs.get("switchname") or pairs.get("blockname") or ""
         if name.isprintable() and 0 < len(name) <= _NAME_MAX_CHARS and _holds(pairs.get("nodes", ""), host):

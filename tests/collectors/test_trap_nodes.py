@@ -16,7 +16,9 @@ from tests.collectors.trap_nodes import (
     INTERVAL_S,
     Node,
     gpu_node,
+    hostile_node,
     infiniband_node,
+    jobs_node,
     kernel_node,
     lost_gpu_node,
     roce_node,
@@ -29,6 +31,7 @@ NODES = {
     "gpu": gpu_node.node,
     "lost_gpu": lost_gpu_node.node,
     "kernel": kernel_node.node,
+    "jobs": jobs_node.node,
     "storage": storage_node.node,
 }
 
@@ -111,3 +114,25 @@ def test_an_unknown_value_has_a_reason_and_nothing_is_told_twice(
     assert [one for one in samples if one["value"] is None and one["quality"] in ("ok", "")] == []
     keys = [(one["entity"], one["metric"], json.dumps(one.get("labels"))) for one in samples]
     assert len(keys) == len(set(keys))
+
+
+def test_a_broken_tree_costs_only_what_is_broken(tmp_path: Path) -> None:
+    lines = printed([hostile_node.broken(tmp_path / "node")])
+    text = json.dumps(lines, ensure_ascii=False)
+    assert hostile_node.SECRET not in text
+    assert all(char.isprintable() for char in text)
+    found = told(lines)
+    assert {key: found.get(f"port/mlx5_1/1 {key}_total") for key in ("symbol_error", "port_rcv_errors")} == {
+        "symbol_error": (None, "unreadable"),
+        "port_rcv_errors": (None, "out_of_range"),
+    }
+    assert found["port/mlx5_1/1 link_downed_total"][0] is None
+    assert {one["host"] for one in lines} == {"gtn-0700"}
+    assert [one["code"] for one in lines if one.get("kind") == "xid"] == [94]
+    assert not any(key.startswith("port/mlx5_2") and "symbol_error" in key for key in found)
+
+
+def test_an_empty_tree_and_none_at_all_are_no_failure(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert [one for one in printed([tmp_path / "empty"]) if one["type"] == "event"] == []
+    assert [one for one in printed([tmp_path / "missing"]) if one["type"] == "event"] == []
