@@ -20,22 +20,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from collectors import gpu_series, inventory, sources
+from collectors import inventory, node_series, sources
 from collectors.capture import Capturer
 from collectors.clock import Clock, SystemClock
 from collectors.config import AgentConfig, publish_hook_socket
 from collectors.exits import ExitWatch
-from collectors.gpu_series import GpuSeries
 from collectors.guard import Guard
 from collectors.hook_messages import clip
 from collectors.hook_server import HookServer
 from collectors.minute import MetricSpec, MinuteStore
+from collectors.node_series import NodeSeries
 from collectors.rank_memory import RankMemory
 from collectors.ranks import RankTable
 from collectors.readings import Newest
 from collectors.sender import Sender
 from collectors.sources import gpu_pause
-from collectors.sources.base import HOST, Attribute, Reading, Resuming, SourceEvent
+from collectors.sources.base import Attribute, Resuming, SourceEvent
 from collectors.sources.news import News
 from collectors.sources.tree import Tree
 from collectors.spool import Spool
@@ -86,7 +86,7 @@ class Agent:
         """part of the tick -> the fault it has now"""
         self._specs: dict[str, MetricSpec] = {}
         self._news = News()
-        self._gpus = GpuSeries()
+        self._series = NodeSeries()
         self._values: dict[str, list[float | None]] = {}
         self._supervisor: Supervisor | None = None
         self._newest = Newest(config.node, self._clock, [])
@@ -114,8 +114,8 @@ class Agent:
             if isinstance(source, Resuming):
                 source.keep_in(self._config.state_dir)
         self._specs = {spec.name: spec for source in chosen for spec in source.metrics}
-        self._specs |= {spec.name: spec for spec in gpu_series.SPECS}
-        self._gpus = await self._gpus_of_the_node()
+        self._specs |= {spec.name: spec for spec in node_series.SPECS}
+        self._series = await self._series_of_the_node()
         self._supervisor = Supervisor(chosen, self._tree, self._clock, self._source_changed)
         self._newest = Newest(self._config.node, self._clock, chosen)
         self._say_who_we_are()
@@ -128,14 +128,14 @@ class Agent:
         finally:
             await self._close(sending)
 
-    async def _gpus_of_the_node(self) -> GpuSeries:
+    async def _series_of_the_node(self) -> NodeSeries:
         """The driver is asked beside the loop, and not for long: without an answer the agent still starts."""
         try:
             async with asyncio.timeout(_GPUS_TIMEOUT_S):
-                return await asyncio.to_thread(GpuSeries.of, self._tree)
+                return await asyncio.to_thread(NodeSeries.of, self._tree)
         except TimeoutError:
             log.warning("gpus_unknown reason=the driver gave no answer")
-            return GpuSeries()
+            return NodeSeries()
 
     # --- each second -------------------------------------------------------------------------------------
 
@@ -179,8 +179,7 @@ class Agent:
     def _collect(self) -> None:
         assert self._supervisor is not None
         for source, reading in self._supervisor.tick():
-            self._values.update(host_values(reading))
-            self._gpus.add(self._values, reading)
+            self._series.add(self._values, reading)
             self._newest.keep(source, reading)
             for event in self._news.fresh(source.name, reading.events):
                 self._release_gpus(event)
@@ -267,12 +266,12 @@ class Agent:
             self._spool.next_sequences(),
             credential,
             token,
-            self._gpus.gpus,
+            self._series.gpus,
         )
 
     def _say_who_we_are(self) -> None:
         """At start, and again for a server that cannot know this epoch."""
-        self.emit(inventory.inventory(self._config, self._tree, self._clock, self._gpus.gpus))
+        self.emit(inventory.inventory(self._config, self._tree, self._clock, self._series.gpus))
         self._table.resend_inventories()
 
     def _recall_ranks(self) -> None:
@@ -348,15 +347,6 @@ class Agent:
 def _told(value: Attribute) -> str:
     """An attribute as the wire carries it: text; anything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def host_values(reading: Reading) -> dict[str, list[float | None]]:
-    """Samples of the host itself as hot-frame values. One that is not known has no value here."""
-    return {
-        sample.metric: [sample.value]
-        for sample in reading.samples
-        if sample.entity == HOST and sample.value is not None
-    }
 
 
 def lock_folder(folder: Path) -> int:
