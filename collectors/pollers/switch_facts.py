@@ -29,6 +29,10 @@ _LAST_NUMBER: Final = re.compile(r"(\d{1,3})\D{0,16}\Z")
 _MAC: Final = re.compile(r"(?:[0-9a-fA-F]{2}([:.-]?)){5}[0-9a-fA-F]{2}|(?:[0-9a-fA-F]{4}\.){2}[0-9a-fA-F]{4}")
 
 
+class SwitchError(Exception):
+    """A switch that gives no answer, or none that can be used; the text is a reason in a few words."""
+
+
 @dataclass(frozen=True, slots=True)
 class Neighbour:
     """The other end of a cable, as LLDP tells it; empty: not told."""

@@ -1,0 +1,138 @@
+"""Switches over SNMP (2c or 3): ports, counters, pause, neighbours, optics.
+
+In: the table ``switch_snmp`` of pollers.toml. Out: ``DeviceReading`` per switch. Every column is walked in
+bulk and bounded; neighbours and optics, which change slowly and cost most, every five minutes. What a switch
+does not have is absent. Per-priority pause and bytes of queues come from where SONiC's agent puts them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from collectors.pollers import switch_snmp_tables as mib
+from collectors.pollers.device import ConfigError
+from collectors.pollers.switch_facts import SwitchError, SwitchFacts
+from collectors.pollers.switch_poller import COMMON_KEYS, SwitchPoller, Target, settings_of
+from collectors.pollers.switch_snmp_walk import (
+    AUTH_PROTOCOLS,
+    PRIVACY_PROTOCOLS,
+    Column,
+    Credentials,
+    Oid,
+    Session,
+    Snmp,
+    whole,
+)
+from collectors.pollers.tables import Table
+
+NAME: Final = "switch_snmp"
+PERIOD_S: Final = 60.0
+PORT: Final = 161
+SLOW_S: Final = 300.0
+ROWS_MAX: Final = 4_096
+"""of a table with one row a port"""
+PASSWORD_MIN_CHARS: Final = 8
+"""RFC 3414 11.2"""
+_KEYS: Final = (
+    *COMMON_KEYS, "auth_password_file", "auth_protocol", "community_file", "privacy_password_file",
+    "privacy_protocol", "user",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Kept:
+    """Columns that are walked rarely."""
+
+    at_s: float | None = None
+    tables: dict[Oid, Column] = field(default_factory=dict)
+
+
+class SnmpAsker:
+    """One look at one switch: its tables, one after the other."""
+
+    def __init__(self, credentials: Credentials, clock: Callable[[], float] = time.monotonic) -> None:
+        self._credentials = credentials
+        self._clock = clock
+        self._snmp: Snmp | None = None
+        self._kept: dict[str, _Kept] = {}
+
+    async def ask(self, target: Target) -> SwitchFacts:
+        if self._snmp is None:
+            self._snmp = Snmp(self._credentials)
+        session = await self._snmp.session(target.address, target.port)
+        uptime = await session.get([mib.SYS_UPTIME])
+        tables = await session.columns(mib.PORT_COLUMNS, ROWS_MAX)
+        missing: list[str] = []
+        if mib.lacks_64_bits(tables):
+            tables |= await _optional(session, mib.NARROW_COLUMNS, missing)
+        tables |= await _optional(session, mib.COUNTER_COLUMNS, missing)
+        tables |= await _optional(session, mib.PRIORITY_COLUMNS, missing)
+        tables |= await self._slow(session, target.name, missing)
+        facts = mib.facts_of(tables, whole(uptime.get(mib.SYS_UPTIME)))
+        facts.missing = missing
+        return facts
+
+    async def _slow(self, session: Session, name: str, missing: list[str]) -> dict[Oid, Column]:
+        kept = self._kept.setdefault(name, _Kept())
+        now_s = self._clock()
+        if kept.at_s is None or now_s - kept.at_s >= SLOW_S:
+            kept.tables = await _optional(session, mib.LLDP_COLUMNS, missing)
+            kept.tables |= await _optional(session, mib.SENSOR_COLUMNS, missing)
+            kept.at_s = now_s
+        return kept.tables
+
+    async def close(self) -> None:
+        if self._snmp is not None:
+            self._snmp.close()
+            self._snmp = None
+
+
+async def _optional(session: Session, columns: Sequence[Oid], missing: list[str]) -> dict[Oid, Column]:
+    """A table that a switch answers with an error costs its own facts only."""
+    try:
+        return await session.columns(columns)
+    except SwitchError as error:
+        missing.append(f"{'.'.join(map(str, columns[0]))}: {error}")
+        return {}
+
+
+def from_config(config: Mapping[str, object], folder: Path) -> SwitchPoller:
+    """Raises ``ConfigError`` that names the key, or the extra that is not installed."""
+    table = Table(NAME, config, folder)
+    table.only(*_KEYS)
+    settings = settings_of(table, config, PERIOD_S, PORT)
+    credentials = _credentials(table)
+    try:
+        import pysnmp  # type: ignore[import-untyped]  # noqa: F401 - whether it is there, before the first poll
+    except ImportError:
+        raise ConfigError(f"{NAME} needs the extra: pip install 'clusterwatch[pollers]'") from None
+    return SwitchPoller(NAME, settings, SnmpAsker(credentials))
+
+
+def _credentials(table: Table) -> Credentials:
+    if not table.has("user"):
+        community = table.secret("community_file")
+        if not community:
+            raise ConfigError(f"{NAME} needs community_file (version 2c) or user (version 3)")
+        return Credentials(community=community)
+    if table.has("community_file"):
+        raise ConfigError(f"{NAME}: community_file and user exclude each other")
+    passwords = {key: table.secret(key) or None for key in ("auth_password_file", "privacy_password_file")}
+    for key, password in passwords.items():
+        if password is not None and len(password) < PASSWORD_MIN_CHARS:
+            raise ConfigError(
+                f"{NAME}.{key}: a password of version 3 has at least {PASSWORD_MIN_CHARS} characters"
+            )
+    if passwords["privacy_password_file"] and not passwords["auth_password_file"]:
+        raise ConfigError(f"{NAME}.privacy_password_file needs auth_password_file")
+    return Credentials(
+        user=table.text("user"),
+        auth_protocol=table.choice("auth_protocol", "SHA256", tuple(AUTH_PROTOCOLS)),
+        auth_password=passwords["auth_password_file"],
+        privacy_protocol=table.choice("privacy_protocol", "AES128", tuple(PRIVACY_PROTOCOLS)),
+        privacy_password=passwords["privacy_password_file"],
+    )
