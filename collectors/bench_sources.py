@@ -14,9 +14,8 @@ from typing import Final
 from collectors import bench_node, sources
 from collectors.sources.tree import Tree
 
-LOOKS: Final = 60
-_STEPS: Final = 3
-"""Different moments of the node; a source sees them in turn."""
+LOOKS: Final = 20
+"""Twice what the slowest part of a source waits, in periods of a second."""
 
 
 class _Replayed(Tree):
@@ -38,7 +37,7 @@ def measure() -> dict[str, dict[str, float]]:
     """Source -> microseconds of processor time a look, part of a core at its period, values a look."""
     with tempfile.TemporaryDirectory(prefix="cw-bench-node-") as folder:
         trees = []
-        for step in range(_STEPS):
+        for step in range(LOOKS + 1):
             root = Path(folder) / str(step)
             bench_node.write(root, 1_000 + step)
             trees.append(_Replayed(root))
@@ -50,7 +49,7 @@ def _of(name: str, trees: list[_Replayed]) -> dict[str, float]:
     source.read(trees[0], 0.0)
     began_s, values = time.process_time(), 0
     for look in range(1, LOOKS + 1):
-        values = len(source.read(trees[look % len(trees)], look * source.period_s).samples)
+        values = len(source.read(trees[look], look * source.period_s).samples)
     look_s = (time.process_time() - began_s) / LOOKS
     return {
         "look_us": round(look_s * 1e6, 1),

@@ -26,7 +26,7 @@ from collectors.sources.counters import (
     parsed,
     samples,
 )
-from collectors.sources.ethtool import KernelStats, parse
+from collectors.sources.ethtool import KernelStats, is_kept, parse
 from collectors.sources.infiniband import COUNTERS_PERIOD_S, set_back
 from collectors.sources.pci_places import rdma_of_netdev
 from collectors.sources.tree import Tree, reason
@@ -66,7 +66,7 @@ class _Nic:
     slow: CounterGroup = field(default_factory=lambda: CounterGroup({}))
     counted_at_s: float | None = None
     kept: list[Sample] = field(default_factory=list)
-    """samples of the slow counters, as they were last read"""
+    """samples of the slow counters and of the speed, as they were last read"""
     flaps: deque[tuple[float, int, int]] = field(default_factory=deque)
     """(when, times it came back, times it went) in the window"""
     was_up: bool = False
@@ -83,25 +83,27 @@ class EthernetSource:
     def __init__(self) -> None:
         self._nics: dict[str, _Nic] = {}
         self._kernel = KernelStats()
+        self._found_at_s: float | None = None
 
     def read(self, tree: Tree, at_s: float) -> Reading:
         found: list[Sample] = []
         events: list[SourceEvent] = []
-        seen: dict[str, _Nic] = {}
-        for netdev in netdevs(tree):
-            nic = seen[netdev] = self._nics.get(netdev) or _Nic()
+        last = self._found_at_s
+        if last is None or not tree.is_paced or at_s - last >= COUNTERS_PERIOD_S:
+            self._nics = {netdev: self._nics.get(netdev) or _Nic() for netdev in netdevs(tree)}
+            self._found_at_s = at_s
+        for netdev, nic in self._nics.items():
             look = _Look(tree, netdev, nic, at_s)
-            found += look.link_samples()
-            found += look.driver_samples(self._statistics(tree, netdev))
+            found += look.samples(self._statistics(tree, netdev, look.is_quick))
             events += look.events()
-        self._nics = seen
         return Reading(found, events)
 
-    def _statistics(self, tree: Tree, netdev: str) -> dict[str, Count]:
+    def _statistics(self, tree: Tree, netdev: str, only_quick: bool) -> dict[str, Count]:
+        wanted = _is_quick if only_quick else is_kept
         try:
             if tree.is_live:
-                return self._kernel.read(netdev)
-            return parse(tree.read_text(f"commands/ethtool_-S_{netdev}.txt"))
+                return self._kernel.read(netdev, wanted)
+            return parse(tree.read_text(f"commands/ethtool_-S_{netdev}.txt"), wanted)
         except OSError:
             return {}
 
@@ -133,8 +135,21 @@ class _Look:
         self._tree, self._netdev, self._nic, self._at_s = tree, netdev, nic, at_s
         self._entity = f"nic/{netdev}"
         self._up = self._is_up()
+        last = nic.counted_at_s
+        self.is_quick = tree.is_paced and last is not None and at_s - last < COUNTERS_PERIOD_S
+        """only what is told at every look is read"""
         self._changes: dict[str, Change] = {}
         self._fell: tuple[str, ...] = ()
+
+    def samples(self, read: Mapping[str, Count]) -> list[Sample]:
+        """``read``: statistics of the driver; at a quick look those of ``_QUICK``."""
+        quick = {name: count for name, count in read.items() if _is_quick(name)}
+        found = [*self._link_samples(), *self._quick_samples(quick)]
+        if not self.is_quick:
+            slow = {name: count for name, count in read.items() if name not in quick}
+            self._nic.kept = [*self._speed(), *self._slow_samples(slow)]
+            self._nic.counted_at_s = self._at_s
+        return found + self._nic.kept
 
     def _count(self, name: str) -> Count | None:
         """A file of the device; None where it is not there."""
@@ -152,7 +167,7 @@ class _Look:
             return None
         return {"up": True, "down": False, "lowerlayerdown": False, "dormant": False}.get(state)
 
-    def link_samples(self) -> Iterator[Sample]:
+    def _link_samples(self) -> Iterator[Sample]:
         up = self._up
         yield Sample(
             self._entity,
@@ -160,7 +175,6 @@ class _Look:
             None if up is None else int(up),
             OK if up is not None else "unknown",
         )
-        yield from self._speed()
         carrier = self._count("carrier_changes")
         counts = {} if carrier is None else {"carrier_changes": carrier}
         self._changes = self._nic.link.update(counts, self._at_s)
@@ -176,32 +190,25 @@ class _Look:
                 quality = NOT_AVAILABLE
             yield Sample(self._entity, "speed_gbps", None if mbps is None else mbps / 1_000, quality)
 
-    def driver_samples(self, read: Mapping[str, Count]) -> Iterator[Sample]:
-        for name in sorted(_PERCENTS & read.keys()):
-            value, quality = read[name].value, read[name].quality
-            if value is not None and value > 100:
-                value, quality = None, "out_of_range"
-            yield Sample(self._entity, f"{name}_percent", value, quality)
-        quick = {name: count for name, count in read.items() if _is_quick(name)}
+    def _quick_samples(self, quick: Mapping[str, Count]) -> Iterator[Sample]:
         changes = self._nic.quick.update(quick, self._at_s)
         self._changes |= changes
         self._fell += self._nic.quick.fell
         yield from samples(self._entity, self._nic.quick, quick, changes)
         yield from self._pauses(changes)
-        yield from self._slow_samples(
-            {name: count for name, count in read.items() if name not in quick and name not in _PERCENTS}
-        )
 
-    def _slow_samples(self, counts: Mapping[str, Count]) -> list[Sample]:
-        nic, last = self._nic, self._nic.counted_at_s
-        if self._tree.is_paced and last is not None and self._at_s - last < COUNTERS_PERIOD_S:
-            return nic.kept
-        changes = nic.slow.update(counts, self._at_s)
+    def _slow_samples(self, read: Mapping[str, Count]) -> Iterator[Sample]:
+        for name in sorted(_PERCENTS & read.keys()):
+            value, quality = read[name].value, read[name].quality
+            if value is not None and value > 100:
+                value, quality = None, "out_of_range"
+            yield Sample(self._entity, f"{name}_percent", value, quality)
+        counts = {name: count for name, count in read.items() if name not in _PERCENTS}
+        changes = self._nic.slow.update(counts, self._at_s)
         self._changes |= changes
-        self._fell += nic.slow.fell
-        nic.kept = [*samples(self._entity, nic.slow, counts, changes), *self._bit_errors(changes)]
-        nic.counted_at_s = self._at_s
-        return nic.kept
+        self._fell += self._nic.slow.fell
+        yield from samples(self._entity, self._nic.slow, counts, changes)
+        yield from self._bit_errors(changes)
 
     def _bit_errors(self, changes: Mapping[str, Change]) -> Iterator[Sample]:
         bits = changes.get("rx_bits_phy")

@@ -11,6 +11,7 @@ import functools
 import re
 import socket
 import struct
+from collections.abc import Callable
 from typing import Final
 
 from collectors.sources.counters import Count, parsed
@@ -38,12 +39,12 @@ def is_kept(name: str) -> bool:
     return bool(_NAME.fullmatch(name)) and not _OF_A_QUEUE.match(name)
 
 
-def parse(text: str) -> dict[str, Count]:
+def parse(text: str, wanted: Callable[[str], bool] = is_kept) -> dict[str, Count]:
     """Statistic -> value. Lines that are none are passed over: "no stats available" is an answer, too."""
     found: dict[str, Count] = {}
     for line in text.splitlines():
         name, colon, value = line.strip().rpartition(":")
-        if colon and value.strip() and is_kept(name) and len(found) < STATS_MAX:
+        if colon and value.strip() and wanted(name) and len(found) < STATS_MAX:
             found[name] = parsed(value)
     return found
 
@@ -55,8 +56,12 @@ class KernelStats:
         self._kept: dict[str, tuple[int, list[tuple[int, str]]]] = {}
         """device -> how many statistics it has, and the place and name of those that are kept"""
 
-    def read(self, netdev: str) -> dict[str, Count]:
-        """Statistic -> value. Raises ``OSError``: the device is gone, or its driver has none."""
+    def read(self, netdev: str, wanted: Callable[[str], bool] = is_kept) -> dict[str, Count]:
+        """Statistic -> value, of those that are kept and ``wanted``.
+
+        Raises:
+            OSError: the device is gone, or its driver has none.
+        """
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             count = self._count(sock, netdev)
             known, kept = self._kept.get(netdev, (-1, []))
@@ -65,7 +70,7 @@ class KernelStats:
                 kept = [(at, name) for at, name in named if is_kept(name)][:STATS_MAX]
                 self._kept[netdev] = count, kept
             values = self._values(sock, netdev, count)
-        return {name: Count(values[at]) for at, name in kept}
+        return {name: Count(values[at]) for at, name in kept if wanted(name)}
 
     def _count(self, sock: socket.socket, netdev: str) -> int:
         block = array.array("B", struct.pack("=IIQI", _GSSET_INFO, 0, 1 << _SET_OF_STATS, 0))

@@ -58,7 +58,7 @@ class GpuDcgmSource:
     """All GPUs that the exporter lists."""
 
     name = "gpu_dcgm"
-    period_s = 1.0
+    period_s = 5.0
     deadline_s = 3.0
     metrics = METRICS
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -41,6 +41,10 @@ LIST_S: Final = 4.0
 GPU_S: Final = 2.0
 HUNG_PAUSE_S: Final = 60.0
 """How long a GPU that hung is not asked again."""
+TICK_S: Final = 1.0
+FULL_EVERY_S: Final = 15.0
+"""How often all is asked; clock, power, temperature and throttling each second."""
+QUICK_S: Final = 2.0
 PROCESSES_EVERY_S: Final = 30.0
 """The driver lists processes under its lock."""
 NO_ANSWER: Final = "no_answer"
@@ -63,7 +67,7 @@ class GpuNvmlSource:
     """All GPUs that the driver lists."""
 
     name = "gpu_nvml"
-    period_s = 15.0
+    period_s = 1.0
     deadline_s = 15.0
     metrics = (MetricSpec(READABLE, "count", 1.0), MetricSpec("processes_count", "count", 1.0))
 
@@ -71,8 +75,9 @@ class GpuNvmlSource:
         self._table = GpuTable()
         self._client = client or NvmlClient()
         self._live = _Live(self._client)
-        self._told: list[Sample] = []
-        """of the look before, to be unknown in a pause"""
+        self._full = Reading()
+        self._full_due_s: float | None = None
+        """when all is asked again; None: at once"""
         WATCH.watch(self._client.holders, self._client.release)
 
     def read(self, tree: Tree, at_s: float) -> Reading:
@@ -91,7 +96,26 @@ class GpuNvmlSource:
             return Reading()
         if (pause := WATCH.pause) is not None:
             self._client.close()
+            self._full_due_s = None
             return self._paused(pause)
+        if self._full_due_s is None or at_s > self._full_due_s:
+            return self._asked_all(tree, at_s)
+        if not self._table.known:
+            return self._full
+        return self._quick(at_s) or self._asked_all(tree, at_s)
+
+    def _quick(self, at_s: float) -> Reading | None:
+        """The look before with what is asked each second; None where the worker does not answer."""
+        rows = self._live.quick(self._table.known)
+        if not rows:
+            return None
+        reading = self._table.quick(rows, at_s)
+        fresh = {(sample.entity, sample.metric): sample for sample in reading.samples}
+        told = [fresh.get((one.entity, one.metric), one) for one in self._full.samples]
+        standing = [event for event in self._full.events if event.standing and event.kind != "throttle"]
+        return Reading(told, [*standing, *reading.events])
+
+    def _asked_all(self, tree: Tree, at_s: float) -> Reading:
         look = self._live.look(at_s)
         if (
             pause := WATCH.pause
@@ -101,11 +125,12 @@ class GpuNvmlSource:
         lost |= look.lost
         reading = self._table.reading(look.rows, lost, at_s, look.twice)
         events = [*map(lost_event, sorted(lost)), *look.events, *reading.events]
-        self._told = [*look.samples, *reading.samples]
-        return Reading(self._told, events)
+        self._full = Reading([*look.samples, *reading.samples], events)
+        self._full_due_s = at_s + FULL_EVERY_S - TICK_S
+        return self._full
 
     def _paused(self, pause: Pause) -> Reading:
-        told = self._told or [Sample(HOST, READABLE, None)]
+        told = self._full.samples or [Sample(HOST, READABLE, None)]
         samples = [replace(sample, value=None, quality=PAUSED) for sample in told]
         for_s = round(pause.until_s - pause.since_s)
         text = f"the GPU driver is released for {for_s} s, asked by: {pause.by}"
@@ -165,6 +190,22 @@ class _Live:
             if uuid in self._processes
         ]
         return look
+
+    def quick(self, uuids: Sequence[str]) -> list[Row]:
+        """Some values of these GPUs; none where the worker does not answer in time."""
+        if not self._client.is_running:
+            return []
+        try:
+            answer = self._client.ask({"ask": "quick", "uuids": list(uuids)}, QUICK_S).get("quick")
+        except OSError:
+            return []
+        of_gpus = answer if isinstance(answer, dict) else {}
+        return [
+            row
+            for uuid in uuids
+            if isinstance(values := of_gpus.get(uuid), dict)
+            for row in value_rows(uuid, None, values)
+        ]
 
     def _gpu(self, uuid: str, bdf: str | None, at_s: float, ends_s: float, look: _Look) -> None:
         """Asks one GPU; one that hung lately, or for which no time is left, has no values."""

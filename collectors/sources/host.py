@@ -68,7 +68,7 @@ class HostSource:
     """Totals of one host. Keeps the counters of the look before."""
 
     name = "host"
-    period_s = 1.0
+    period_s = 5.0
     deadline_s = 2.0
     metrics = METRICS
 

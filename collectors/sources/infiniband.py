@@ -27,7 +27,7 @@ DEVICES_MAX: Final = 64
 PORTS_MAX: Final = 4
 COUNTERS_MAX: Final = 256
 COUNTERS_PERIOD_S: Final = 10.0
-"""A live port's counters are read this often; its state and rate at every look."""
+"""A live port's counters and rate are read this often, and which ports there are; its state at every look."""
 WORD_BYTES: Final = 4
 """``port_xmit_data`` and ``port_rcv_data`` count words of four bytes."""
 UTILIZATION_MAX: Final = 1.2
@@ -82,13 +82,21 @@ class _Port:
 
     counters: CounterGroup = field(default_factory=lambda: CounterGroup(_PORT_KINDS, _WIDE))
     hardware: CounterGroup = field(default_factory=lambda: CounterGroup(_HARDWARE_KINDS, _QUEUE))
+    up: bool | None = None
     was_up: bool = False
     counted_at_s: float | None = None
     kept: list[Sample] = field(default_factory=list)
+    """what the last look at all of it gave"""
+    state: str | None = None
+    physical: str | None = None
     sent: Change = Change(None, None, "first_sample")
     received: Change = Change(None, None, "first_sample")
     downs: int = 0
     """times that the link went down since the look before, by its own counter"""
+
+
+_Hardware = tuple[str, str | None, int]
+"""GUID, PCI address and port number: the name of a device may change."""
 
 
 class InfinibandSource:
@@ -100,25 +108,34 @@ class InfinibandSource:
     metrics = METRICS
 
     def __init__(self) -> None:
-        self._ports: dict[tuple[str, str | None, int], _Port] = {}
+        self._ports: dict[_Hardware, _Port] = {}
+        self._places: list[tuple[str, int, bool, _Port]] = []
+        """device, port number, whether the inventory has it"""
+        self._found_at_s: float | None = None
 
     def read(self, tree: Tree, at_s: float) -> Reading:
         found: list[Sample] = []
         events: list[SourceEvent] = []
-        seen: dict[tuple[str, str | None, int], _Port] = {}
-        expected = expected_ports(tree)
-        for device, number in ports(tree):
-            key = (
-                _text(tree, f"{ROOT}/{device}/node_guid") or device,
-                device_bdf(tree, f"{ROOT}/{device}"),
-                number,
-            )
-            port = seen[key] = self._ports.get(key) or _Port()
+        last = self._found_at_s
+        if last is None or not tree.is_paced or at_s - last >= COUNTERS_PERIOD_S:
+            self._find(tree)
+            self._found_at_s = at_s
+        for device, number, is_expected, port in self._places:
             view = _View(tree, device, number, port, at_s)
             found += view.samples()
-            events += view.events((device, number) in expected)
-        self._ports = seen
+            events += view.events(is_expected)
         return Reading(found, events)
+
+    def _find(self, tree: Tree) -> None:
+        expected = expected_ports(tree)
+        seen: dict[_Hardware, _Port] = {}
+        self._places = []
+        for device, number in ports(tree):
+            folder = f"{ROOT}/{device}"
+            key = _text(tree, f"{folder}/node_guid") or device, device_bdf(tree, folder), number
+            port = seen[key] = self._ports.get(key) or _Port()
+            self._places.append((device, number, (device, number) in expected, port))
+        self._ports = seen
 
 
 def ports(tree: Tree) -> Iterator[tuple[str, int]]:
@@ -161,26 +178,44 @@ class _View:
         self._folder = f"{ROOT}/{device}/ports/{number}"
         self._entity = f"port/{device}/{number}"
         self._state = _text(tree, f"{self._folder}/state")
-        self._physical = _text(tree, f"{self._folder}/phys_state")
-        self._up = self._is_up()
+        last = port.counted_at_s
+        self._is_quick = (
+            tree.is_paced
+            and last is not None
+            and at_s - last < COUNTERS_PERIOD_S
+            and self._state == port.state
+        )
+        """nothing happened since the look before, so that only the state is read"""
+        port.state = self._state
+        if not self._is_quick:
+            port.physical = _text(tree, f"{self._folder}/phys_state")
+        self._up = port.up = port.up if self._is_quick else self._is_up()
         self._fell: tuple[str, ...] = ()
 
     def _is_up(self) -> bool | None:
         if self._state is None:
             return None
         active = self._state.split()[-1:] == ["ACTIVE"]
-        return active and (self._physical is None or "LinkUp" in self._physical)
+        return active and (self._port.physical is None or "LinkUp" in self._port.physical)
 
-    def samples(self) -> Iterator[Sample]:
+    def samples(self) -> list[Sample]:
+        port = self._port
+        if self._is_quick:
+            port.downs = 0
+            return port.kept
         up = None if self._up is None else int(self._up)
-        yield Sample(self._entity, "link_up_count", up, OK if up is not None else "not_available")
         rate, quality = self._rate()
-        yield Sample(self._entity, "rate_gbps", rate, quality)
-        yield from self._counters()
-        for way, change in (("tx", self._port.sent), ("rx", self._port.received)):
+        found = [
+            Sample(self._entity, "link_up_count", up, OK if up is not None else "not_available"),
+            Sample(self._entity, "rate_gbps", rate, quality),
+            *self._counters(),
+        ]
+        for way, change in (("tx", port.sent), ("rx", port.received)):
             per_s = None if change.per_s is None else change.per_s * WORD_BYTES
-            yield Sample(self._entity, f"{way}_bytes_per_s", per_s, change.quality)
-            yield self._utilization(f"{way}_utilization_ratio", per_s, change.quality, rate, quality)
+            found.append(Sample(self._entity, f"{way}_bytes_per_s", per_s, change.quality))
+            found.append(self._utilization(f"{way}_utilization_ratio", per_s, change.quality, rate, quality))
+        port.kept = found
+        return found
 
     def _rate(self) -> tuple[float | None, str]:
         if self._up is None:
@@ -213,10 +248,7 @@ class _View:
         return Sample(self._entity, metric, ratio)
 
     def _counters(self) -> list[Sample]:
-        port, last = self._port, self._port.counted_at_s
-        if self._tree.is_paced and last is not None and self._at_s - last < COUNTERS_PERIOD_S:
-            port.downs = 0
-            return port.kept
+        port = self._port
         kept: list[Sample] = []
         read = self._read_folder(f"{self._folder}/counters")
         changes = port.counters.update(read, self._at_s)
@@ -229,7 +261,7 @@ class _View:
         changes = port.hardware.update(read, self._at_s)
         kept += samples(self._entity, port.hardware, read, changes)
         self._fell = port.counters.fell + port.hardware.fell
-        port.kept, port.counted_at_s = kept, self._at_s
+        port.counted_at_s = self._at_s
         return kept
 
     def _hardware_folder(self) -> str:
@@ -263,7 +295,7 @@ class _View:
             yield self._flap(port.downs)
         if up is False and (is_expected or port.was_up):
             state = " ".join((self._state or "").split()[-1:]) or "unknown"
-            physical = " ".join((self._physical or "").split()[-1:]) or "unknown"
+            physical = " ".join((port.physical or "").split()[-1:]) or "unknown"
             text = f"{self._device} port {self._number}: {state}, {physical}"
             if state == "INIT" and physical == "LinkUp":
                 text += "; no subnet manager has set it up"

@@ -53,7 +53,7 @@ class NvmlClient:
         """Whether the next question goes to a worker that has begun."""
         return self._worker is not None
 
-    def ask(self, question: Mapping[str, str], within_s: float) -> dict[str, Any]:
+    def ask(self, question: Mapping[str, str | list[str]], within_s: float) -> dict[str, Any]:
         """The worker's answer. After an error the next question goes to a new worker.
 
         Raises:

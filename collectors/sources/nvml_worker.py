@@ -1,9 +1,9 @@
 """The process that asks the GPU driver through NVML: a call that hangs hangs here and not in the agent.
 
-In: one JSON object a line on stdin, ``{"ask": "gpus"}``, ``{"ask": "values", "uuid": ...}`` or ``{"ask":
-"processes"}``. Out: one JSON object a line on stdout. It ends when stdin does or at SIGTERM, and knows no
-deadline: whoever started it does. Values go by nvidia-smi's column names and in its units. Source: nvml.h,
-through pynvml.
+In: one JSON object a line on stdin, ``{"ask": "gpus"}``, ``{"ask": "values", "uuid": ...}``, ``{"ask":
+"quick", "uuids": [...]}`` or ``{"ask": "processes"}``. Out: one JSON object a line on stdout. It ends when
+stdin does or at SIGTERM, and knows no deadline: whoever started it does. Values go by nvidia-smi's column names
+and in its units. Source: nvml.h, through pynvml.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TextIO
 
 GPUS_MAX: Final = 128
@@ -75,6 +75,9 @@ class Driver:
                     return {"gpus": list(self._gpus())}
                 case "values":
                     return {"values": self._values(str(question.get("uuid")))}
+                case "quick":
+                    wanted = question.get("uuids", [])[:GPUS_MAX]
+                    return {"quick": {uuid: self._values(uuid, QUICK) for uuid in wanted}}
                 case "processes":
                     return {"by_uuid": dict(self._processes())}
         except Exception as error:  # noqa: BLE001  pynvml's errors have no base of their own where it is a fake or old
@@ -95,14 +98,15 @@ class Driver:
             self._handles.setdefault(uuid, handle)
             yield {"index": index, "uuid": uuid, "bdf": bdf}
 
-    def _values(self, uuid: str) -> dict[str, float | str]:
+    def _values(self, uuid: str, columns: Iterable[str] | None = None) -> dict[str, float | str]:
         """Column -> number, or the reason why there is none."""
         if uuid not in self._handles:
             list(self._gpus())
         handle = self._handles[uuid]
         unsupported = self._unsupported.setdefault(uuid, set())
         found: dict[str, float | str] = {}
-        for column, call in CALLS.items():
+        for column in CALLS if columns is None else columns:
+            call = CALLS[column]
             if column in unsupported:
                 found[column] = NOT_SUPPORTED
                 continue
@@ -200,6 +204,8 @@ CALLS: Final[dict[str, Call]] = {
     **{f"violation.{cause.lower()}": _violation(policy) for cause, policy in _VIOLATION_POLICIES.items()},
 }
 """Column -> how it is asked. Power and its limit are told in milliwatts."""
+QUICK: Final = ("temperature.gpu", "power.draw", "clocks.sm", "clocks_event_reasons.active")
+"""What is asked each second of the GPUs that are listed."""
 
 
 def serve(questions: TextIO, answers: TextIO) -> None:

@@ -31,6 +31,7 @@ from types import SimpleNamespace as Bag
 
 DOES = os.environ.get("FAKE_DRIVER", "")
 UUIDS = ["GPU-00000000-0000-0000-0000-00000000000" + n for n in "ab"]
+READ = {}
 print("a library that prints")
 
 class NVMLError(Exception):
@@ -65,9 +66,12 @@ def nvmlDeviceGetTemperature(handle, sensor):
         time.sleep(60)
     if DOES == "all_is_lost" and handle == 0:
         raise NVMLError(15)
-    return 50 + handle
+    return 50 + handle + (READ.get(handle, 0) if DOES == "warms" else 0)
 
 def nvmlDeviceGetPowerUsage(handle):
+    READ[handle] = READ.get(handle, 0) + 1
+    if handle == 0 and os.path.exists(os.path.join(os.path.dirname(__file__), "hangs")):
+        time.sleep(60)
     if DOES == "all_is_lost" and handle == 0:
         raise NVMLError(15)
     return 535_000
@@ -135,6 +139,40 @@ def test_a_driver_that_answers(root: Path, clients: list[NvmlClient]) -> None:
     again, _ = look(source, root, 15.0)
     assert again[GA, "row_remap_uncorrectable_delta_count"] == (0, "ok")
     assert again[GA, "util_ratio"] == (None, "not_supported")
+
+
+def test_clock_power_and_temperature_are_asked_each_second_and_the_rest_stays(
+    root: Path, clients: list[NvmlClient]
+) -> None:
+    source = GpuNvmlSource(client_of(root, "warms", clients))
+    look(source, root)
+    for at_s in (1.0, 2.0):
+        found, _ = look(source, root, at_s)
+        assert found[GA, "temperature_c"] == (50 + at_s, "ok")
+        assert found[GA, "row_remap_uncorrectable_total"] == (1, "ok")
+        assert found[GA, "row_remap_uncorrectable_delta_count"] == (None, "first_sample")
+        assert found["host", "nvml_readable_count"] == (1, "ok")
+    found, _ = look(source, root, 15.0)
+    assert found[GA, "row_remap_uncorrectable_delta_count"] == (0, "ok")
+
+
+def test_a_gpu_that_begins_to_hang_between_two_whole_looks_is_found_at_once(
+    root: Path, clients: list[NvmlClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_nvml, "QUICK_S", 0.4)
+    monkeypatch.setattr(gpu_nvml, "GPU_S", 1.5)
+    source = GpuNvmlSource(client_of(root, "", clients))
+    look(source, root)
+    assert hung(look(source, root, 1.0)[1]) == []
+    write(root, {"fake/hangs": ""})
+    for at_s in (2.0, 3.0):  # the second time only the other is asked
+        found, events = look(source, root, at_s)
+        assert found[GA, "temperature_c"] == (None, "no_answer") and found[GB, "temperature_c"] == (51, "ok")
+        assert hung(events) == [GA]
+
+
+def hung(events: list[SourceEvent]) -> list[str]:
+    return [event.entity for event in events if event.kind == "gpu_read_hung"]
 
 
 @pytest.mark.parametrize("does", ["first_is_lost", "all_is_lost"])
