@@ -34,6 +34,11 @@ STATISTICS: Final = (
 )  # fmt: skip
 """as mlx5 names them, one lossless priority"""
 _TRAFFIC: Final = ("packets", "bytes", "bits", "data", "requests", "pause_duration", "cnp", "ecn")
+_CONNECTIONS: Final = 8
+_OPERATIONS: Final = (
+    "NULL", "READ", "WRITE", "COMMIT", "OPEN", "CLOSE", "GETATTR", "SETATTR", "LOOKUP", "CREATE", "REMOVE",
+    "RENAME", "READDIR", "ACCESS", "STATFS", "LAYOUTGET", "LAYOUTRETURN", "LAYOUTCOMMIT", "LAYOUTERROR",
+)  # fmt: skip
 FIELDS: Final = (
     "SM_CLOCK", "GPU_TEMP", "MEMORY_TEMP", "POWER_USAGE", "GPU_UTIL", "CLOCK_THROTTLE_REASONS", "XID_ERRORS",
     "ECC_DBE_VOL_TOTAL", "UNCORRECTABLE_REMAPPED_ROWS", "ROW_REMAP_PENDING", "ROW_REMAP_FAILURE",
@@ -57,6 +62,13 @@ def write(root: Path, step: int) -> None:
     }
     for number in range(GPUS):
         files |= _nic(number, step)
+    files |= _mounts(step)
+    uuids = ", ".join(f'"{_uuid(number)}"' for number in range(GPUS))
+    rdma = "".join(
+        f'[[rdma]]\ndevice = "mlx5_{n}"\nport = 1\nrate_gbps = 400\npcie_width = 16\npcie_gen = 5\n'
+        for n in range(GPUS)
+    )
+    files["etc/clusterwatch/agent.toml"] = f'[gpu]\nuuids = [{uuids}]\n{rdma}[[mount]]\npath = "/mnt/0"\n'
     files["commands/dcgm_metrics.prom"] = "".join(
         f"DCGM_FI_DEV_{name}{{{_labels(n)}}} {50 + n + step % 7}\n" for name in FIELDS for n in range(GPUS)
     )
@@ -70,6 +82,30 @@ def write(root: Path, step: int) -> None:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+
+
+def _mounts(step: int) -> dict[str, str]:
+    """Two NFS mounts of eight connections each."""
+    listed, stats = [], []
+    for number in range(2):
+        listed.append(
+            f"{90 + number} 1 0:{60 + number} / /mnt/{number} rw,relatime - nfs4 server:/export rw\n"
+        )
+        xprt = "".join(
+            f"\txprt:\ttcp 0 0 1 0 0 {step} {step} 0 {step} 0 2 0 0\n" for _ in range(_CONNECTIONS)
+        )
+        ops = "".join(
+            f"\t{name:>12}: {step} {step} 0 {step * 200} {step * 100} 5 {step} {step} 0\n"
+            for name in _OPERATIONS
+        )
+        stats.append(
+            f"device server:/export mounted on /mnt/{number} with fstype nfs4 statvers=1.1\n"
+            "\topts:\trw,vers=4.2,rsize=1048576,nconnect=8\n"
+            f"\tage:\t{step}\n"
+            f"\tbytes:\t{step} {step} 0 0 {step} {step} 0 0\n"
+            f"\tRPC iostats version: 1.1  p/v: 100003/4 (nfs)\n{xprt}\tper-op statistics\n{ops}\n"
+        )
+    return {"proc/self/mountinfo": "".join(listed), "proc/self/mountstats": "".join(stats)}
 
 
 def _labels(number: int) -> str:

@@ -9,13 +9,13 @@ line, as these are added up at completion: a stall is seen from what stands stil
 from __future__ import annotations
 
 import functools
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from collectors.minute import MetricSpec
 from collectors.sources.base import FIRST_SAMPLE, OK, RESET, Reading, Sample, SourceEvent
+from collectors.sources.gpu_identity import inventory
 from collectors.sources.mountstats import MOUNTS_MAX, Mount, NfsMount, Op, mounts, nfs_mounts, path_of
 from collectors.sources.tree import Tree, reason
 
@@ -84,9 +84,11 @@ class MountsSource:
         samples: list[Sample] = []
         events: list[SourceEvent] = []
         listed, reason = _read(tree, "proc/self/mountinfo")
-        stats, _ = _read(tree, "proc/self/mountstats")
-        nfs = nfs_mounts(stats or "")
         known = _known(listed or "")
+        # A live node without NFS is not asked: the kernel writes down statistics of every mount.
+        has_nfs = not (tree.is_live and known) or any(mount.kind.startswith("nfs") for mount in known)
+        stats, _ = _read(tree, "proc/self/mountstats") if has_nfs else (None, OK)
+        nfs = nfs_mounts(stats or "")
         fuse = {mount.path: mount.device_minor for mount in known if mount.kind.partition(".")[0] == "fuse"}
         present = {mount.path for mount in known} | {mount.path for mount in nfs}
         self._watched = {path: watched for path, watched in self._watched.items() if path in present}
@@ -128,12 +130,8 @@ def _read(tree: Tree, name: str) -> tuple[str | None, str]:
 
 
 def _expected(tree: Tree) -> list[str]:
-    """Paths of the node's expected mounts; none where the file is missing or damaged."""
-    text, _ = _read(tree, "etc/clusterwatch/agent.toml")
-    try:
-        tables = tomllib.loads(text or "").get("mount", [])
-    except tomllib.TOMLDecodeError:
-        return []
+    """Paths of the node's expected mounts; none where the inventory is missing or damaged."""
+    tables = inventory(tree).get("mount", [])
     if not isinstance(tables, list):
         return []
     named = [table.get("path") for table in tables[:MOUNTS_MAX] if isinstance(table, dict)]
