@@ -17,6 +17,12 @@ REGISTRY: Final[dict[str, str]] = {
     "slurm": "collectors.pollers.slurm:SlurmPoller",
 }
 """Poller name (the file's name, as ``--sources`` takes it) -> its class, imported when it is used."""
+DEVICE_POLLERS: Final[dict[str, str]] = {
+    "switch_fboss": "collectors.pollers.switch_fboss",
+    "switch_gnmi": "collectors.pollers.switch_gnmi",
+    "switch_snmp": "collectors.pollers.switch_snmp",
+}
+"""Table of pollers.toml -> the module whose ``from_config`` makes a ``device.Poller`` of it."""
 
 
 def names() -> list[str]:
