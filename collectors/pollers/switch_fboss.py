@@ -17,7 +17,7 @@ from typing import Any, Final
 from collectors.pollers.device import ConfigError
 from collectors.pollers.switch_facts import SwitchError, SwitchFacts
 from collectors.pollers.switch_fboss_documents import COMMANDS, REQUIRED, facts_of, parsed
-from collectors.pollers.switch_poller import COMMON_KEYS, SwitchPoller, Target, settings_of
+from collectors.pollers.switch_poller import COMMON_KEYS, Look, SwitchPoller, Target, settings_of
 from collectors.pollers.tables import Table
 
 NAME: Final = "switch_fboss"
@@ -38,19 +38,21 @@ class FbossAsker:
     def __init__(self, read: Read) -> None:
         self._read = read
 
-    async def ask(self, target: Target) -> SwitchFacts:
+    async def ask(self, target: Target, look: Look) -> SwitchFacts:
         models = {REQUIRED: parsed(await self._read(target, REQUIRED), target.address)}
-        missing = []
+        missing: list[str] = []
         for document in COMMANDS:
             if document == REQUIRED:
                 continue
-            try:
-                models[document] = parsed(await self._read(target, document), target.address)
-            except SwitchError as error:
-                missing.append(f"{document}: {error}")
+            said = await look.optional(self._model(target, document), document, missing)
+            if said is not None:
+                models[document] = said
         facts = facts_of(models)
         facts.missing = missing
         return facts
+
+    async def _model(self, target: Target, document: str) -> dict[str, Any]:
+        return parsed(await self._read(target, document), target.address)
 
     async def close(self) -> None:
         """Nothing stays open."""

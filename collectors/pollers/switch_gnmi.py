@@ -19,7 +19,7 @@ from collectors.pollers import switch_sonic as sonic
 from collectors.pollers.device import ConfigError
 from collectors.pollers.switch_facts import SwitchError, SwitchFacts
 from collectors.pollers.switch_gnmi_leaves import leaves
-from collectors.pollers.switch_poller import COMMON_KEYS, SwitchPoller, Target, settings_of
+from collectors.pollers.switch_poller import COMMON_KEYS, Look, SwitchPoller, Target, settings_of
 from collectors.pollers.tables import Table
 
 NAME: Final = "switch_gnmi"
@@ -56,63 +56,56 @@ class GnmiAsker:
         self._refused: dict[tuple[str, str], float] = {}
         """(switch, path) -> when it was refused"""
 
-    async def ask(self, target: Target) -> SwitchFacts:
+    async def ask(self, target: Target, look: Look) -> SwitchFacts:
+        self._refused = {key: since for key, since in self._refused.items() if self._is_recent(since)}
         async with self._channel(target) as channel:
-            look = _Look(channel, self._login)
-            try:
-                if self._dialect == "sonic":
-                    return await self._sonic(look, target.name)
-                return await self._openconfig(look, target.name)
-            except _RpcError as error:
-                raise SwitchError(error.reason) from None
+            calls = _Calls(channel, self._login)
+            if self._dialect == "sonic":
+                facts = await self._sonic(calls, target.name, look)
+            else:
+                facts = await self._openconfig(calls, target.name, look)
+        facts.missing += [f"{path}: refused" for name, path in self._refused if name == target.name]
+        return facts
 
     async def close(self) -> None:
         """Connections end with each look."""
 
-    async def _openconfig(self, look: _Look, name: str) -> SwitchFacts:
+    async def _openconfig(self, calls: _Calls, name: str, look: Look) -> SwitchFacts:
         missing: list[str] = []
-        wanted = [path for path in openconfig.OPTIONAL if not self._is_refused(name, path)]
+        wanted = [path for path in openconfig.OPTIONAL if (name, path) not in self._refused]
         try:
-            said = await look.get((*openconfig.REQUIRED, *wanted))
-        except _RpcError as error:
-            if not error.is_of_path:
-                raise
-            said = await look.get(openconfig.REQUIRED)
+            said = await calls.get((*openconfig.REQUIRED, *wanted))
+        except _RefusedPath:
+            said = await calls.get(openconfig.REQUIRED)
             for path in wanted:
-                said += await self._optional(look, name, path, missing)
+                said += await look.optional(self._part(calls, name, path), path, missing) or []
         stamps = [notification.timestamp for notification in said]
         facts = openconfig.facts_of(leaves(said), max(stamps, default=0))
         facts.missing = missing
         return facts
 
-    async def _sonic(self, look: _Look, name: str) -> SwitchFacts:
+    async def _sonic(self, calls: _Calls, name: str, look: Look) -> SwitchFacts:
         missing: list[str] = []
-        databases = {}
+        said: dict[str, list[Any]] = {}
         for database, paths in sonic.PATHS.items():
             if database in sonic.REQUIRED:
-                databases[database] = list(leaves(await look.get(paths, database)))
-            elif not self._is_refused(name, database):
-                said = await self._optional(look, name, paths[0], missing, database)
-                databases[database] = list(leaves(said))
-        facts = sonic.facts_of(databases)
+                said[database] = await calls.get(paths, database)
+            elif (name, paths[0]) not in self._refused:
+                part = self._part(calls, name, paths[0], database)
+                said[database] = await look.optional(part, database, missing) or []
+        facts = sonic.facts_of({database: list(leaves(rows)) for database, rows in said.items()})
         facts.missing = missing
         return facts
 
-    async def _optional(
-        self, look: _Look, name: str, path: str, missing: list[str], database: str = ""
-    ) -> list[Any]:
+    async def _part(self, calls: _Calls, name: str, path: str, database: str = "") -> list[Any]:
         try:
-            return await look.get((path,), database)
-        except _RpcError as error:
-            if not error.is_of_path:
-                raise
-            self._refused[name, database or path] = self._clock()
-            missing.append(f"{path}: {error.reason}")
+            return await calls.get((path,), database)
+        except _RefusedPath:
+            self._refused[name, path] = self._clock()
             return []
 
-    def _is_refused(self, name: str, path: str) -> bool:
-        since_s = self._refused.get((name, path))
-        return since_s is not None and self._clock() - since_s < ASK_AGAIN_S
+    def _is_recent(self, since_s: float) -> bool:
+        return self._clock() - since_s < ASK_AGAIN_S
 
     def _channel(self, target: Target) -> AbstractAsyncContextManager[Any]:
         import grpc
@@ -136,16 +129,11 @@ class GnmiAsker:
         return secure
 
 
-class _RpcError(Exception):
-    """``is_of_path``: the switch does not know what it was asked for; others may still be asked."""
-
-    def __init__(self, code: str, details: str) -> None:
-        super().__init__(code)
-        self.is_of_path = code not in _REASONS
-        self.reason = _REASONS.get(code) or f"{code.lower()}: {details}"[:120]
+class _RefusedPath(SwitchError):
+    """The switch does not know what it was asked for; other paths may still be asked."""
 
 
-class _Look:
+class _Calls:
     """Gets over one channel."""
 
     def __init__(self, channel: Any, login: Sequence[tuple[str, str]]) -> None:
@@ -155,7 +143,7 @@ class _Look:
         self._login = login
 
     async def get(self, paths: Sequence[str], database: str = "") -> list[Any]:
-        """Notifications. Raises ``_RpcError``; the deadline is that of the whole look."""
+        """Notifications. Raises ``SwitchError``; the deadline is that of the whole look."""
         import grpc
         from pygnmi.create_gnmi_path import gnmi_path_generator
         from pygnmi.spec.v080.gnmi_pb2 import GetRequest
@@ -167,7 +155,10 @@ class _Look:
         try:
             answer = await self._stub.Get(request, metadata=self._login)
         except grpc.RpcError as error:
-            raise _RpcError(error.code().name, str(error.details())) from None
+            code = error.code().name
+            if code in _REASONS:
+                raise SwitchError(_REASONS[code]) from None
+            raise _RefusedPath(f"{code.lower()}: {error.details()}"[:120]) from None
         return list(answer.notification)
 
 

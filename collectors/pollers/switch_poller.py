@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from collectors.pollers.device import ConfigError, Device, DeviceReading
 from collectors.pollers.switch_facts import PRIORITIES, SwitchError, SwitchFacts, name_of
@@ -23,6 +23,9 @@ from collectors.sources.tree import printable
 TARGETS_MAX: Final = 16_384
 LOOK_S: Final = 20.0
 CONCURRENCY: Final = 32
+OPTIONAL_SHARE: Final = 0.8
+"""of a look, after which what is not needed is left out"""
+T = TypeVar("T")
 COMMON_KEYS: Final = (
     "concurrency",
     "look_s",
@@ -55,10 +58,29 @@ class Settings:
     rules: Rules = field(default_factory=Rules)
 
 
+class Look:
+    """The time of one look: what is not needed ends before it does, so that it costs itself only."""
+
+    def __init__(self, look_s: float) -> None:
+        """Inside a running event loop."""
+        self._optional_until_s = asyncio.get_running_loop().time() + look_s * OPTIONAL_SHARE
+
+    async def optional(self, part: Awaitable[T], name: str, missing: list[str]) -> T | None:
+        """What a part gives; None, and its name in ``missing``, where it fails or takes too long."""
+        try:
+            async with asyncio.timeout_at(self._optional_until_s):
+                return await part
+        except TimeoutError:
+            missing.append(f"{name}: timeout")
+        except SwitchError as error:
+            missing.append(f"{name}: {error}")
+        return None
+
+
 class Asker(Protocol):
     """Asks one switch in its dialect; all its calls run in one event loop."""
 
-    async def ask(self, target: Target) -> SwitchFacts:
+    async def ask(self, target: Target, look: Look) -> SwitchFacts:
         """Raises ``SwitchError`` with the reason; anything else counts as ``unreadable``."""
         ...
 
@@ -91,7 +113,7 @@ class SwitchPoller:
         self._failed: set[str] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def poll(self, at_s: float) -> Iterator[DeviceReading]:
+    def poll(self, at_s: float) -> Generator[DeviceReading, None, None]:
         """Each switch as it answers."""
         loop = self._loop = self._loop or asyncio.new_event_loop()
         answers: asyncio.Queue[_Answer] = asyncio.Queue()
@@ -127,7 +149,7 @@ class SwitchPoller:
     async def _asked(self, target: Target) -> tuple[SwitchFacts | None, str]:
         try:
             async with asyncio.timeout(self._settings.look_s):
-                facts = await self._asker.ask(target)
+                facts = await self._asker.ask(target, Look(self._settings.look_s))
         except TimeoutError:
             return None, "timeout"
         except SwitchError as error:

@@ -2,7 +2,8 @@
 
 In: ``SwitchFacts`` and a clock. Out: ``Reading`` with samples of ``switchport/<switch>/<port>`` and
 ``switch/<switch>``; events ``port_down``, ``optics_weak``, ``pfc_watchdog``, ``rdma_on_lossy_priority`` while
-they stand, ``link_flap``, ``counter_reset`` and ``switch_restarted`` when they happen. Pure: no I/O.
+they stand, ``switch_incomplete`` where it does not tell all; ``link_flap``, ``counter_reset`` and
+``switch_restarted`` when they happen. Pure: no I/O.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from collectors.sources.counters import (
     CounterGroup,
     samples,
 )
+from collectors.sources.tree import printable
 from collectors.wire.records import Severity
 
 FLAP_WINDOW_S: Final = 600.0
 FLAPS_MIN: Final = 2
+MISSING_MAX: Final = 16
 RATE_GBPS_MAX: Final = 10_000.0
 OVER_RATE_MAX: Final = 1.25
 """Switches copy their counters every few seconds, so a look may see up to that more than the rate."""
@@ -92,6 +95,8 @@ class SwitchPorts:
         if restarted:
             text = f"{self._name} restarted: its counters began anew"
             events.append(SourceEvent(f"switch/{self._name}", "switch_restarted", text, "warning"))
+        if facts.missing:
+            events.append(self._incomplete(facts.missing))
         seen = {}
         for port in facts.ports.values():
             known = self._ports.get(port.name) or _Known(CounterGroup(facts.kinds), port.epoch)
@@ -104,6 +109,14 @@ class SwitchPorts:
             seen[port.name] = known
         self._ports = seen
         return Reading(found, events)
+
+    def _incomplete(self, missing: list[str]) -> SourceEvent:
+        told = [printable(one)[:128] for one in missing[:MISSING_MAX]]
+        text = f"{self._name} does not tell everything: {'; '.join(told)}"[:300]
+        return SourceEvent(
+            f"switch/{self._name}", "switch_incomplete", text, "info",
+            attributes={"switch": self._name, "missing": told}, standing=True,
+        )  # fmt: skip
 
     def _has_restarted(self, facts: SwitchFacts, at_s: float) -> bool:
         """An uptime that fell, unless it only came to its own end; or one shorter than the time passed."""

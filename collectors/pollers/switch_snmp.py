@@ -8,15 +8,15 @@ does not have is absent. Per-priority pause and bytes of queues come from where 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from collectors.pollers import switch_snmp_tables as mib
 from collectors.pollers.device import ConfigError
-from collectors.pollers.switch_facts import SwitchError, SwitchFacts
-from collectors.pollers.switch_poller import COMMON_KEYS, SwitchPoller, Target, settings_of
+from collectors.pollers.switch_facts import SwitchFacts
+from collectors.pollers.switch_poller import COMMON_KEYS, Look, SwitchPoller, Target, settings_of
 from collectors.pollers.switch_snmp_walk import (
     AUTH_PROTOCOLS,
     PRIVACY_PROTOCOLS,
@@ -49,6 +49,7 @@ class _Kept:
 
     at_s: float | None = None
     tables: dict[Oid, Column] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
 
 
 class SnmpAsker:
@@ -60,44 +61,38 @@ class SnmpAsker:
         self._snmp: Snmp | None = None
         self._kept: dict[str, _Kept] = {}
 
-    async def ask(self, target: Target) -> SwitchFacts:
+    async def ask(self, target: Target, look: Look) -> SwitchFacts:
         if self._snmp is None:
             self._snmp = Snmp(self._credentials)
         session = await self._snmp.session(target.address, target.port)
         uptime = await session.get([mib.SYS_UPTIME])
         tables = await session.columns(mib.PORT_COLUMNS, ROWS_MAX)
         missing: list[str] = []
+        wanted = [("counters", mib.COUNTER_COLUMNS), ("priorities", mib.PRIORITY_COLUMNS)]
         if mib.lacks_64_bits(tables):
-            tables |= await _optional(session, mib.NARROW_COLUMNS, missing)
-        tables |= await _optional(session, mib.COUNTER_COLUMNS, missing)
-        tables |= await _optional(session, mib.PRIORITY_COLUMNS, missing)
-        tables |= await self._slow(session, target.name, missing)
+            wanted.insert(0, ("octets", mib.NARROW_COLUMNS))
+        for name, columns in wanted:
+            tables |= await look.optional(session.columns(columns), name, missing) or {}
+        tables |= await self._slow(session, target.name, look, missing)
         facts = mib.facts_of(tables, whole(uptime.get(mib.SYS_UPTIME)))
         facts.missing = missing
         return facts
 
-    async def _slow(self, session: Session, name: str, missing: list[str]) -> dict[Oid, Column]:
+    async def _slow(self, session: Session, name: str, look: Look, missing: list[str]) -> dict[Oid, Column]:
         kept = self._kept.setdefault(name, _Kept())
         now_s = self._clock()
         if kept.at_s is None or now_s - kept.at_s >= SLOW_S:
-            kept.tables = await _optional(session, mib.LLDP_COLUMNS, missing)
-            kept.tables |= await _optional(session, mib.SENSOR_COLUMNS, missing)
+            kept.tables, kept.missing = {}, []
+            for part, columns in (("neighbours", mib.LLDP_COLUMNS), ("sensors", mib.SENSOR_COLUMNS)):
+                kept.tables |= await look.optional(session.columns(columns), part, kept.missing) or {}
             kept.at_s = now_s
+        missing += kept.missing
         return kept.tables
 
     async def close(self) -> None:
         if self._snmp is not None:
             self._snmp.close()
             self._snmp = None
-
-
-async def _optional(session: Session, columns: Sequence[Oid], missing: list[str]) -> dict[Oid, Column]:
-    """A table that a switch answers with an error costs its own facts only."""
-    try:
-        return await session.columns(columns)
-    except SwitchError as error:
-        missing.append(f"{'.'.join(map(str, columns[0]))}: {error}")
-        return {}
 
 
 def from_config(config: Mapping[str, object], folder: Path) -> SwitchPoller:
