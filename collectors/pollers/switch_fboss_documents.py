@@ -59,6 +59,7 @@ _FB303: Final = {
     "fec_correctable_errors": "fec_corrected",
     "fec_uncorrectable_errors": "fec_uncorrected",
     "out_errors": "tx_errors",
+    "wred_dropped_packets": "tx_wred_drops",
     "pfc_deadlock_detection": "pfc_watchdog_storms",
 }
 _SUM: Final = re.compile(r"([^\s]{1,64})\.([a-z0-9_]{1,64})\.sum")

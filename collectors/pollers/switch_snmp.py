@@ -45,11 +45,15 @@ _KEYS: Final = (
 
 @dataclass(slots=True)
 class _Kept:
-    """Columns that are walked rarely."""
+    """What is walked rarely, and which queues there are."""
 
     at_s: float | None = None
     tables: dict[Oid, Column] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
+    queues: list[Oid] = field(default_factory=list)
+
+    def is_due(self, now_s: float) -> bool:
+        return self.at_s is None or now_s - self.at_s >= SLOW_S
 
 
 class SnmpAsker:
@@ -68,20 +72,30 @@ class SnmpAsker:
         uptime = await session.get([mib.SYS_UPTIME])
         tables = await session.columns(mib.PORT_COLUMNS, ROWS_MAX)
         missing: list[str] = []
-        wanted = [("counters", mib.COUNTER_COLUMNS), ("priorities", mib.PRIORITY_COLUMNS)]
+        wanted = [("counters", mib.COUNTER_COLUMNS), ("pause", mib.PFC_COLUMNS)]
         if mib.lacks_64_bits(tables):
             wanted.insert(0, ("octets", mib.NARROW_COLUMNS))
         for name, columns in wanted:
             tables |= await look.optional(session.columns(columns), name, missing) or {}
-        tables |= await self._slow(session, target.name, look, missing)
+        kept = self._kept.setdefault(target.name, _Kept())
+        queues = look.optional(self._queues(session, kept), "queues", missing)
+        tables[mib.QUEUES] = await queues or {}
+        tables |= await self._slow(session, kept, look, missing)
         facts = mib.facts_of(tables, whole(uptime.get(mib.SYS_UPTIME)))
         facts.missing = missing
         return facts
 
-    async def _slow(self, session: Session, name: str, look: Look, missing: list[str]) -> dict[Oid, Column]:
-        kept = self._kept.setdefault(name, _Kept())
+    async def _queues(self, session: Session, kept: _Kept) -> Column:
+        """The whole table, of which little is needed, rarely; else what is needed of it."""
+        if kept.is_due(self._clock()):
+            table = (await session.columns([mib.QUEUES]))[mib.QUEUES]
+            kept.queues = [row for row in table if mib.is_wanted_queue(row)]
+            return table
+        return await session.rows(mib.QUEUES, kept.queues)
+
+    async def _slow(self, session: Session, kept: _Kept, look: Look, missing: list[str]) -> dict[Oid, Column]:
         now_s = self._clock()
-        if kept.at_s is None or now_s - kept.at_s >= SLOW_S:
+        if kept.is_due(now_s):
             kept.tables, kept.missing = {}, []
             for part, columns in (("neighbours", mib.LLDP_COLUMNS), ("sensors", mib.SENSOR_COLUMNS)):
                 kept.tables |= await look.optional(session.columns(columns), part, kept.missing) or {}

@@ -69,10 +69,10 @@ COUNTER_COLUMNS: Final = (*_COUNTERS_32, *_COUNTERS_64)
 _PFC: Final[Oid] = (1, 3, 6, 1, 4, 1, 9, 9, 813, 1, 2, 1)
 _PFC_SENT, _PFC_RECEIVED = (*_PFC, 2), (*_PFC, 3)
 _QUEUES: Final[Oid] = (1, 3, 6, 1, 4, 1, 9, 9, 580, 1, 5, 5, 1, 4)
-PRIORITY_COLUMNS: Final = (_PFC_SENT, _PFC_RECEIVED, _QUEUES)
+PFC_COLUMNS: Final = (_PFC_SENT, _PFC_RECEIVED)
+QUEUES: Final = _QUEUES
 _EGRESS: Final = 2
-_QUEUE_STATS: Final = {2: "bytes", 5: "discards"}
-"""unicast bytes and unicast packets dropped"""
+_UNICAST_BYTES: Final = 2
 
 _LOCAL_ID, _LOCAL_DESCR = (*_LLDP, 3, 7, 1, 3), (*_LLDP, 3, 7, 1, 4)
 _CHASSIS_KIND, _CHASSIS = (*_LLDP, 4, 1, 1, 4), (*_LLDP, 4, 1, 1, 5)
@@ -125,6 +125,11 @@ def lacks_64_bits(tables: Tables) -> bool:
     return any(index not in tables.get(HC_IN, {}) for index in tables.get(OPER, {}))
 
 
+def is_wanted_queue(row: Oid) -> bool:
+    """Whether a row of ``QUEUES`` is one that is told: one in eight."""
+    return len(row) == 4 and row[1] == _EGRESS and row[2] - 1 in PRIORITIES and row[3] == _UNICAST_BYTES
+
+
 def _column(tables: Tables, oid: Oid) -> Column:
     return tables.get(oid, {})
 
@@ -175,11 +180,9 @@ def _add_priorities(tables: Tables, ports: dict[int, Port]) -> None:
             if port is not None and row[1] in PRIORITIES:
                 port.set_counter(f"{direction}_prio{row[1]}_pause", count_of(whole(value)))
     for row, value in _column(tables, _QUEUES).items():
-        port = ports.get(row[0]) if len(row) == 4 else None
-        if port is None or row[1] != _EGRESS or row[2] - 1 not in PRIORITIES:
-            continue
-        if (stat := _QUEUE_STATS.get(row[3])) is not None:
-            port.set_counter(f"tx_queue{row[2] - 1}_{stat}", count_of(whole(value)))
+        port = ports.get(row[0]) if is_wanted_queue(row) else None
+        if port is not None:
+            port.set_counter(f"tx_queue{row[2] - 1}_bytes", count_of(whole(value)))
 
 
 def _add_neighbours(tables: Tables, ports: dict[int, Port]) -> None:

@@ -104,6 +104,16 @@ class Session:
         _check(error, status)
         return dict(pair for row in rows if (pair := _pair(row)) is not None)
 
+    async def rows(self, column: Oid, indices: Sequence[Oid]) -> Column:
+        """Some rows of a column, as far as the switch has them. Raises ``SwitchError``."""
+        found: Column = {}
+        for at in range(0, len(indices), VARBINDS_MAX):
+            said = await self.get([(*column, *index) for index in indices[at : at + VARBINDS_MAX]])
+            found |= {
+                oid[len(column) :]: value for oid, value in said.items() if oid[: len(column)] == column
+            }
+        return found
+
     async def columns(self, columns: Sequence[Oid], rows_max: int = ROWS_MAX) -> dict[Oid, Column]:
         """Columns of tables, walked side by side; one that the switch does not have is empty.
 

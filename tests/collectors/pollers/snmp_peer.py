@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from collectors.pollers import switch_snmp_tables as mib
@@ -52,6 +53,18 @@ class SnmpPeer:
             [SNMPD, "-f", "-Lf", str(folder / "log"), "-C", "-c", str(folder / "snmpd.conf"), *modules],
             env={**os.environ, "SNMP_PERSISTENT_DIR": str(folder), "SNMPCONFPATH": str(folder)},
         )
+
+        self._wait()
+
+    def _wait(self) -> None:
+        """Until snmpd has its port, so that nobody else may have it; what is sent before is lost."""
+        for _ in range(100):
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+                try:
+                    other.bind(("127.0.0.1", self.port))
+                except OSError:
+                    return
+            time.sleep(0.02)
 
     def save(self) -> None:
         """A file in one move, so that the script never reads half of it."""

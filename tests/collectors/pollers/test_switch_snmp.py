@@ -75,9 +75,10 @@ def peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SnmpPeer]:
     peer.set(mib.OPER, 2, integer=2)
     peer.set(mib.ALIAS, 2, text="to gtn-0102 mlx5_0")
     peer.set(mib.COUNTER_COLUMNS[0], 1, counter=7)
-    peer.set(mib.PRIORITY_COLUMNS[0], 1, 3, counter64=11)
-    peer.set(mib.PRIORITY_COLUMNS[1], 1, 3, counter64=12)
-    peer.set(mib.PRIORITY_COLUMNS[2], 1, 2, 4, 2, counter64=2**35)
+    peer.set(mib.PFC_COLUMNS[0], 1, 3, counter64=11)
+    peer.set(mib.PFC_COLUMNS[1], 1, 3, counter64=12)
+    peer.set(mib.QUEUES, 1, 2, 4, 2, counter64=2**35)
+    peer.set(mib.QUEUES, 1, 2, 4, 8, counter64=1)
     for column, kind, said in zip(mib.SENSOR_COLUMNS[:5], ("integer",) * 5, (6, 8, 4, 5_000, 1), strict=True):
         peer.rows[(*column, 500)] = (kind, str(said))
     peer.set(mib.SENSOR_COLUMNS[5], 500, text="DOM RX Power Sensor for Ethernet1/1/2")
@@ -124,12 +125,14 @@ def test_version_3_with_a_user_and_two_looks_give_rates(peer: SnmpPeer, tmp_path
     assert until_up(one)["leaf-1"].state == "ok"
     before = peer.rows[(*mib.HC_OUT, 1)]
     peer.set(mib.HC_OUT, 1, counter64=2**40 + 250_000_000_000)
+    peer.set(mib.QUEUES, 1, 2, 4, 2, counter64=2**35 + 5_000_000_000)
     peer.save()
     answer = polled(one, 10.0)["leaf-1"]
     peer.rows[(*mib.HC_OUT, 1)] = before
     peer.save()
     one.close()
     assert value(answer, "Ethernet1/1", "tx_utilization_ratio")[0] == pytest.approx(0.5, rel=0.3)
+    assert value(answer, "Ethernet1/1", "tx_queue3_bytes_per_s")[0] == pytest.approx(5e8, rel=0.3)
 
 
 @needs_snmpd
@@ -268,8 +271,8 @@ def test_light_of_no_watts_is_minus_infinity_and_a_broken_sensor_is_absent() -> 
 VALUES = st.one_of(st.integers(-(2**70), 2**70), st.binary(max_size=40), st.tuples(st.integers(0, 9)))
 ROWS = st.lists(st.integers(0, 9), min_size=0, max_size=5).map(tuple)
 COLUMNS = (
-    *mib.PORT_COLUMNS, *mib.NARROW_COLUMNS, *mib.COUNTER_COLUMNS, *mib.PRIORITY_COLUMNS, *mib.LLDP_COLUMNS,
-    *mib.SENSOR_COLUMNS,
+    *mib.PORT_COLUMNS, *mib.NARROW_COLUMNS, *mib.COUNTER_COLUMNS, *mib.PFC_COLUMNS, *mib.LLDP_COLUMNS,
+    *mib.SENSOR_COLUMNS, mib.QUEUES,
 )  # fmt: skip
 
 
