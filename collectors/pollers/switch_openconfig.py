@@ -72,10 +72,14 @@ class _Reader:
         self._remote: dict[tuple[str, str], dict[str, Any]] = defaultdict(dict)
         self._qos: dict[str, list[tuple[Path, Any]]] = defaultdict(list)
         self._modules: dict[str, list[tuple[Path, Any]]] = defaultdict(list)
+        self._channels: dict[str, set[str]] = defaultdict(set)
         self._boot_ns: int | None = None
 
     def read(self, path: Path, value: Any) -> None:
         match path:
+            case ("interfaces", "interface", name, "state", "physical-channel"):
+                if len(channels := self._channels[name]) < LANES_MAX and isinstance(value, int | str):
+                    channels.add(str(value))
             case ("interfaces", "interface", name, *rest) if rest:
                 self._keep(self._ports, name)[tuple(rest)] = value
             case ("lldp", "interfaces", "interface", name, "neighbors", "neighbor", number, "state", leaf):
@@ -110,7 +114,7 @@ class _Reader:
                 _add_queues(facts.ports[name], rows)
         for name, rows in self._modules.items():
             for port in modules.get(name, ())[:8]:
-                _add_module(port, rows)
+                _add_module(port, rows, self._channels.get(port.name))
         return facts
 
 
@@ -180,7 +184,8 @@ def _add_queue(port: Port, priority: int | None, leaf: str, value: Any) -> None:
         port.set_counter(f"tx_queue{priority}_discards", count_of(value))
 
 
-def _add_module(port: Port, rows: list[tuple[Path, Any]]) -> None:
+def _add_module(port: Port, rows: list[tuple[Path, Any]], channels: set[str] | None) -> None:
+    """``channels``: the lanes of a module that are this port's; None: all of them."""
     for path, value in rows:
         match path:
             case ("state", "temperature", "instant"):
@@ -191,5 +196,6 @@ def _add_module(port: Port, rows: list[tuple[Path, Any]]) -> None:
             case ("transceiver", "physical-channels", "channel", lane, "state", leaf, "instant"):
                 lanes = {"input-power": port.rx_power_dbm, "output-power": port.tx_power_dbm}.get(leaf)
                 power = number_of(value)
-                if lanes is not None and power is not None and name_of(lane) and len(lanes) < LANES_MAX:
+                is_own = name_of(lane) and (channels is None or lane in channels)
+                if lanes is not None and power is not None and is_own and len(lanes) < LANES_MAX:
                     lanes[lane] = power

@@ -120,11 +120,10 @@ class SwitchPorts:
 
     def _has_restarted(self, facts: SwitchFacts, at_s: float) -> bool:
         """An uptime that fell, unless it only came to its own end; or one shorter than the time passed."""
-        last, last_at_s = self._uptime_s, self._at_s
-        now, self._at_s = facts.uptime_s, at_s
+        last, last_at_s, now = self._uptime_s, self._at_s, facts.uptime_s
         if now is None:
             return False
-        self._uptime_s = now
+        self._uptime_s, self._at_s = now, at_s
         if last is None or last_at_s is None:
             return False
         expected_s = last + (at_s - last_at_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -325,6 +326,17 @@ def test_pfc_of_each_port_tells_which_priorities_are_lossless() -> None:
     assert port.counters["rx_prio3_pause"] == Count(12)
 
 
+def test_ports_of_one_module_have_their_own_lanes() -> None:
+    rows: list[tuple[tuple[str, ...], Any]] = []
+    for port, channel in (("Ethernet1/1", 0), ("Ethernet1/2", 1)):
+        rows.append((("interfaces", "interface", port, "state", "transceiver"), "Module1"))
+        rows.append((("interfaces", "interface", port, "state", "physical-channel"), channel))
+    base = ("components", "component", "Module1", "transceiver", "physical-channels", "channel")
+    rows += [((*base, str(lane), "state", "input-power", "instant"), -1.0 - lane) for lane in (0, 1)]
+    ports = openconfig.facts_of(rows).ports
+    assert [ports[name].rx_power_dbm for name in ("Ethernet1/1", "Ethernet1/2")] == [{"0": -1.0}, {"1": -2.0}]
+
+
 def test_a_neighbour_without_a_name_is_its_address() -> None:
     base = ("lldp", "interfaces", "interface", "Ethernet0", "neighbors", "neighbor", "1", "state")
     rows = [
@@ -352,6 +364,12 @@ def test_leaves_of_a_lying_switch_never_raise(rows: list[tuple[tuple[str, ...], 
     flat = [leaf for path, said in rows for leaf in _flat(path, _unwrapped(path, said), 0)]
     openconfig.facts_of(flat, 10**18)
     sonic.facts_of({"COUNTERS_DB": flat, "APPL_DB": flat, "STATE_DB": flat, "CONFIG_DB": flat})
+
+
+def test_without_the_extra_one_line_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pygnmi", None)
+    with pytest.raises(ConfigError, match=r"clusterwatch\[pollers\]"):
+        from_config({"targets": [{"name": "leaf-1"}]}, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -163,6 +163,13 @@ def test_an_uptime_shorter_than_the_time_between_two_looks_is_a_restart() -> Non
     assert kinds(switch.reading(facts(a_port(), uptime_s=300.0), 3_600.0).events) == ["switch_restarted"]
 
 
+def test_an_uptime_that_is_not_told_once_is_no_restart() -> None:
+    switch = SwitchPorts("leaf-1", Rules())
+    switch.reading(facts(a_port(), uptime_s=100.0), 0.0)
+    switch.reading(facts(a_port()), 1_000.0)
+    assert not switch.reading(facts(a_port(), uptime_s=2_100.0), 2_000.0).events
+
+
 def test_a_port_whose_counters_were_cleared_is_set_back_alone() -> None:
     before, after = a_port(tx_discards=5), a_port(tx_discards=9)
     after.epoch = "123456"

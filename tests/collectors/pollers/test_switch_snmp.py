@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import socket
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -300,6 +301,12 @@ def test_a_bad_setting_is_named(settings: dict[str, object], key: str, tmp_path:
     config = {"community_file": "community", **settings}
     with pytest.raises(ConfigError, match=key):
         from_config({name: said for name, said in config.items() if said is not None}, tmp_path)
+
+
+def test_without_the_extra_one_line_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pysnmp", None)
+    with pytest.raises(ConfigError, match=r"clusterwatch\[pollers\]"):
+        poller(tmp_path, {"name": "leaf-1"})
 
 
 def test_a_secret_that_others_can_read_is_refused(tmp_path: Path) -> None:
