@@ -42,7 +42,7 @@ WATCHDOG: Final = "pfc_watchdog"
 LINK_DOWN: Final = "link_down"
 NO_LIGHT: Final = "no_light"
 RESTART_SLACK_S: Final = 60.0
-_PAUSE: Final = re.compile(r"[rt]x_(?:prio\d_)?pause")
+_PAUSE: Final = re.compile(r"[rt]x_(?:pfc|(?:prio\d_)?pause(?:_duration)?)")
 _QUEUE: Final = re.compile(r"tx_queue(\d)_bytes")
 _ACTED: Final = ("pfc_watchdog_drops", "pfc_watchdog_storms")
 

@@ -72,7 +72,7 @@ class SnmpAsker:
         uptime = await session.get([mib.SYS_UPTIME])
         tables = await session.columns(mib.PORT_COLUMNS, ROWS_MAX)
         missing: list[str] = []
-        wanted = [("counters", mib.COUNTER_COLUMNS), ("pause", mib.PFC_COLUMNS)]
+        wanted = [("counters", mib.COUNTER_COLUMNS), ("pause", mib.PRIORITY_COLUMNS)]
         if mib.lacks_64_bits(tables):
             wanted.insert(0, ("octets", mib.NARROW_COLUMNS))
         for name, columns in wanted:

@@ -1,8 +1,9 @@
 """Tables of a switch's MIBs as they were walked -> ``SwitchFacts``. Pure.
 
 In: columns by their object identifier. Out: facts. Source: IF-MIB (RFC 2863), EtherLike-MIB (RFC 3635),
-LLDP-MIB (IEEE 802.1AB-2005), ENTITY-SENSOR-MIB (RFC 3433); CISCO-PFC-EXT-MIB and CISCO-SWITCH-QOS-MIB as
-SONiC's own agent serves them: priorities count from 0, queues from 1.
+LLDP-MIB (IEEE 802.1AB-2005), ENTITY-SENSOR-MIB (RFC 3433), IEEE8021-PFC-MIB; CISCO-PFC-EXT-MIB and
+CISCO-SWITCH-QOS-MIB as SONiC's own agent serves them: priorities count from 0, queues from 1;
+MELLANOX-QOS-MIB, of which only the objects were read and no switch was seen.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ UPTIME_WRAPS_S: Final = 2**32 / 100
 _IF: Final[Oid] = (1, 3, 6, 1, 2, 1, 2, 2, 1)
 _IFX: Final[Oid] = (1, 3, 6, 1, 2, 1, 31, 1, 1, 1)
 _DOT3: Final[Oid] = (1, 3, 6, 1, 2, 1, 10, 7)
+_IEEE_PFC: Final[Oid] = (1, 3, 111, 2, 802, 1, 1, 21, 1, 1, 1)
 _LLDP: Final[Oid] = (1, 0, 8802, 1, 1, 2, 1)
 _SENSOR: Final[Oid] = (1, 3, 6, 1, 2, 1, 99, 1, 1, 1)
 _ENTITY: Final[Oid] = (1, 3, 6, 1, 2, 1, 47, 1, 1, 1, 1)
@@ -60,17 +62,28 @@ _COUNTERS_32: Final[dict[Oid, str]] = {
     (*_IF, 20): "tx_errors",
     (*_DOT3, 2, 1, 3): "rx_fcs_errors",
     (*_DOT3, 2, 1, 18): "rx_symbol_errors",
+    (*_IEEE_PFC, 2): "tx_pfc",
+    (*_IEEE_PFC, 3): "rx_pfc",
 }
 _COUNTERS_64: Final[dict[Oid, str]] = {
     (*_DOT3, 10, 1, 5): "rx_pause",
     (*_DOT3, 10, 1, 6): "tx_pause",
 }
 COUNTER_COLUMNS: Final = (*_COUNTERS_32, *_COUNTERS_64)
-_PFC: Final[Oid] = (1, 3, 6, 1, 4, 1, 9, 9, 813, 1, 2, 1)
-_PFC_SENT, _PFC_RECEIVED = (*_PFC, 2), (*_PFC, 3)
-_QUEUES: Final[Oid] = (1, 3, 6, 1, 4, 1, 9, 9, 580, 1, 5, 5, 1, 4)
-PFC_COLUMNS: Final = (_PFC_SENT, _PFC_RECEIVED)
-QUEUES: Final = _QUEUES
+_CISCO_PFC: Final[Oid] = (1, 3, 6, 1, 4, 1, 9, 9, 813, 1, 2, 1)
+_MELLANOX: Final[Oid] = (1, 3, 6, 1, 4, 1, 33049, 15, 1)
+_BY_PRIORITY: Final[dict[Oid, str]] = {
+    (*_CISCO_PFC, 2): "tx_prio{}_pause",
+    (*_CISCO_PFC, 3): "rx_prio{}_pause",
+    (*_MELLANOX, 2, 1, 3): "rx_prio{}_pause",
+    (*_MELLANOX, 2, 1, 4): "rx_prio{}_pause_duration",
+    (*_MELLANOX, 2, 1, 5): "tx_prio{}_pause",
+    (*_MELLANOX, 2, 1, 6): "tx_prio{}_pause_duration",
+    (*_MELLANOX, 4, 1, 4): "tx_queue{}_bytes",
+}
+"""Rows are (ifIndex, priority or traffic class)."""
+PRIORITY_COLUMNS: Final = tuple(_BY_PRIORITY)
+QUEUES: Final[Oid] = (1, 3, 6, 1, 4, 1, 9, 9, 580, 1, 5, 5, 1, 4)
 _EGRESS: Final = 2
 _UNICAST_BYTES: Final = 2
 
@@ -174,12 +187,12 @@ def _add_counters(tables: Tables, index: int, port: Port) -> None:
 
 
 def _add_priorities(tables: Tables, ports: dict[int, Port]) -> None:
-    for oid, direction in ((_PFC_SENT, "tx"), (_PFC_RECEIVED, "rx")):
+    for oid, pattern in _BY_PRIORITY.items():
         for row, value in _column(tables, oid).items():
             port = ports.get(row[0]) if len(row) == 2 else None
             if port is not None and row[1] in PRIORITIES:
-                port.set_counter(f"{direction}_prio{row[1]}_pause", count_of(whole(value)))
-    for row, value in _column(tables, _QUEUES).items():
+                port.set_counter(pattern.format(row[1]), count_of(whole(value)))
+    for row, value in _column(tables, QUEUES).items():
         port = ports.get(row[0]) if is_wanted_queue(row) else None
         if port is not None:
             port.set_counter(f"tx_queue{row[2] - 1}_bytes", count_of(whole(value)))

@@ -76,8 +76,8 @@ def peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SnmpPeer]:
     peer.set(mib.OPER, 2, integer=2)
     peer.set(mib.ALIAS, 2, text="to gtn-0102 mlx5_0")
     peer.set(mib.COUNTER_COLUMNS[0], 1, counter=7)
-    peer.set(mib.PFC_COLUMNS[0], 1, 3, counter64=11)
-    peer.set(mib.PFC_COLUMNS[1], 1, 3, counter64=12)
+    peer.set(mib.PRIORITY_COLUMNS[0], 1, 3, counter64=11)
+    peer.set(mib.PRIORITY_COLUMNS[1], 1, 3, counter64=12)
     peer.set(mib.QUEUES, 1, 2, 4, 2, counter64=2**35)
     peer.set(mib.QUEUES, 1, 2, 4, 8, counter64=1)
     for column, kind, said in zip(mib.SENSOR_COLUMNS[:5], ("integer",) * 5, (6, 8, 4, 5_000, 1), strict=True):
@@ -253,6 +253,18 @@ def test_lldp_numbers_that_have_other_names_are_not_taken_for_ports() -> None:
     assert not port_1(remote, {mib.LLDP_COLUMNS[0]: {(1,): b"Management1"}}).neighbours
 
 
+def test_spectrums_own_tables_tell_how_long_a_priority_was_paused() -> None:
+    said = zip(mib.PRIORITY_COLUMNS[2:], (5, 9_000, 6, 8_000, 700), strict=True)
+    counters = port_1({oid: {(1, 3): number, (1, 8): 1, (1,): 1} for oid, number in said}).counters
+    assert {name: count.value for name, count in counters.items()} == {
+        "rx_prio3_pause": 5,
+        "rx_prio3_pause_duration": 9_000,
+        "tx_prio3_pause": 6,
+        "tx_prio3_pause_duration": 8_000,
+        "tx_queue3_bytes": 700,
+    }
+
+
 def test_light_of_no_watts_is_minus_infinity_and_a_broken_sensor_is_absent() -> None:
     columns: dict[Oid, Column] = {oid: {} for oid in mib.SENSOR_COLUMNS}
     for row, (watts, status) in {(1,): (0, 1), (2,): (10_000, 1), (3,): (1, 3)}.items():
@@ -272,7 +284,7 @@ def test_light_of_no_watts_is_minus_infinity_and_a_broken_sensor_is_absent() -> 
 VALUES = st.one_of(st.integers(-(2**70), 2**70), st.binary(max_size=40), st.tuples(st.integers(0, 9)))
 ROWS = st.lists(st.integers(0, 9), min_size=0, max_size=5).map(tuple)
 COLUMNS = (
-    *mib.PORT_COLUMNS, *mib.NARROW_COLUMNS, *mib.COUNTER_COLUMNS, *mib.PFC_COLUMNS, *mib.LLDP_COLUMNS,
+    *mib.PORT_COLUMNS, *mib.NARROW_COLUMNS, *mib.COUNTER_COLUMNS, *mib.PRIORITY_COLUMNS, *mib.LLDP_COLUMNS,
     *mib.SENSOR_COLUMNS, mib.QUEUES,
 )  # fmt: skip
 
