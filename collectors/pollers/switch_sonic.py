@@ -2,7 +2,7 @@
 
 In: leaves per database. Out: facts. All numbers are texts. Source: the paths and the recorded answers of
 sonic-net/sonic-gnmi (COUNTERS with its queues, PORT_TABLE, LLDP_ENTRY_TABLE, TRANSCEIVER_DOM_SENSOR); names
-of counters from SAI. ``stormed`` of PFC_WD_STATUS and ``flap_count`` were not in a recording.
+of counters from SAI; ``stormed`` from sonic-swss, pfcactionhandler. ``flap_count`` was not in a recording.
 """
 
 from __future__ import annotations

@@ -66,11 +66,8 @@ def value(answer: DeviceReading, port: str, metric: str, **labels: str) -> tuple
     return found
 
 
-@pytest.fixture(scope="module")
-def peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SnmpPeer]:
-    if SNMPD is None:
-        pytest.skip("snmpd is not installed")
-    peer = SnmpPeer(tmp_path_factory.mktemp("snmp"))
+def fill(peer: SnmpPeer) -> None:
+    """Two ports of a leaf: one with everything, one that lost its link."""
     peer.add_port(1, "Ethernet1/1", 2**40)
     peer.add_port(2, "Ethernet2/1", 2**41)
     peer.set(mib.OPER, 2, integer=2)
@@ -89,8 +86,18 @@ def peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SnmpPeer]:
     peer.set(mib.LLDP_COLUMNS[6], 0, 17, 1, text="mlx5_0")
     peer.set(mib.LLDP_COLUMNS[7], 0, 17, 1, text="gtn-0101")
     peer.save()
-    yield peer
-    peer.stop()
+
+
+@pytest.fixture(scope="module")
+def peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SnmpPeer]:
+    if SNMPD is None:
+        pytest.skip("snmpd is not installed")
+    peer = SnmpPeer(tmp_path_factory.mktemp("snmp"))
+    try:
+        fill(peer)
+        yield peer
+    finally:
+        peer.stop()
 
 
 @needs_snmpd
