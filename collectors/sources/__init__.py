@@ -16,16 +16,20 @@ REGISTRY: Final[dict[str, str]] = {
     "disks": "collectors.sources.disks:DisksSource",
     "ethernet": "collectors.sources.ethernet:EthernetSource",
     "expected": "collectors.sources.expected:ExpectedSource",
+    "fuse_daemons": "collectors.sources.fuse_daemons:FuseDaemonsSource",
     "gpu_dcgm": "collectors.sources.gpu_dcgm:GpuDcgmSource",
     "gpu_nvml": "collectors.sources.gpu_nvml:GpuNvmlSource",
     "host": "collectors.sources.host:HostSource",
     "infiniband": "collectors.sources.infiniband:InfinibandSource",
     "kernel_log": "collectors.sources.kernel_log:KernelLogSource",
+    "lustre": "collectors.sources.lustre:LustreSource",
     "mount_probe": "collectors.sources.mount_probe:MountProbeSource",
     "mounts": "collectors.sources.mounts:MountsSource",
+    "nfs_servers": "collectors.sources.nfs_servers:NfsServersSource",
     "nvlink": "collectors.sources.nvlink:NvlinkSource",
     "pcie": "collectors.sources.pcie:PcieSource",
     "scheduler_env": "collectors.sources.scheduler_env:SchedulerEnvSource",
+    "weka": "collectors.sources.weka:WekaSource",
 }
 """Source name (the file's name, as ``--sources`` takes it) -> its class, imported when it is used."""
 
