@@ -14,6 +14,7 @@ from collectors.sources.base import Source
 
 REGISTRY: Final[dict[str, str]] = {
     "disks": "collectors.sources.disks:DisksSource",
+    "edac": "collectors.sources.edac:EdacSource",
     "ethernet": "collectors.sources.ethernet:EthernetSource",
     "expected": "collectors.sources.expected:ExpectedSource",
     "fuse_daemons": "collectors.sources.fuse_daemons:FuseDaemonsSource",

@@ -6,6 +6,7 @@ from typing import Final
 
 NEEDS: Final[dict[str, str]] = {
     "disks": "/proc/diskstats; nvme-cli and root, for the health of NVMe drives",
+    "edac": "a driver of the memory controller: /sys/devices/system/edac",
     "ethernet": "network devices on a bus in /sys/class/net",
     "expected": "an inventory in /etc/clusterwatch/agent.toml",
     "fuse_daemons": "FUSE mounts; root, to see which process serves which",
