@@ -29,6 +29,7 @@ from collectors.ranks import RANKS_MAX, RankState, RankTable
 log = logging.getLogger(__name__)
 
 _PEER: Final = struct.Struct("3i")
+_READ_BYTES: Final = 64 * 1024
 _BACKLOG_MAX_BYTES: Final = 64 * 1024
 """A hook that does not read its orders is not sent more of them."""
 
@@ -37,7 +38,7 @@ class HookError(Exception):
     """A peer that may not speak, or said what it may not; its connection is closed."""
 
 
-class HookConnection(asyncio.Protocol):
+class HookConnection(asyncio.BufferedProtocol):
     """One peer."""
 
     def __init__(self, server: HookServer) -> None:
@@ -51,7 +52,7 @@ class HookConnection(asyncio.Protocol):
         self.pid = 0
         self.state: RankState | None = None
 
-    # --- asyncio.Protocol ----------------------------------------------------------------------------
+    # --- asyncio.BufferedProtocol ----------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -61,7 +62,14 @@ class HookConnection(asyncio.Protocol):
         except HookError as error:
             self._refuse(str(error))
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """One for all peers: what arrives is taken out before the next one is read."""
+        return self._server.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._take(bytes(self._server.buffer[:nbytes]))
+
+    def _take(self, data: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
             return
         try:
@@ -186,6 +194,7 @@ class HookServer:
         self.table = table
         self.exits = exits
         self.order_numbers = itertools.count(1)
+        self.buffer = memoryview(bytearray(_READ_BYTES))
         self._connections: set[HookConnection] = set()
         self._of_pid: dict[int, HookConnection] = {}
         self._server: asyncio.Server | None = None
