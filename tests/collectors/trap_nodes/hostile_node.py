@@ -1,23 +1,15 @@
-"""A tree that is broken or wants harm: links out of it, loops, empty and huge files, names that are no names."""
+"""A tree that is broken or wants harm: links out of it, loops, empty files, names that are none."""
 
+# ruff: noqa: E501  bytes are as they lie in files
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
 from tests.collectors.sources.trees import write
-from tests.collectors.trap_nodes import base, uuid
+from tests.collectors.trap_nodes import base
 
 SECRET = "outside-of-the-tree"
-HUGE_BYTES = 100 * 1024 * 1024
-HUGE = (
-    "dev/kmsg", "proc/self/mountstats", "proc/self/mountinfo", "proc/diskstats", "proc/stat",
-    "commands/dcgm_metrics.prom", "commands/nvidia-smi_query-gpu.csv", "commands/squeue_--json.json",
-    "commands/ibnetdiscover.txt", "commands/gpu_processes.json", "commands/ethtool_-S_rnic1.txt",
-    "commands/nvidia-smi_nvlink_-e.txt", "commands/nvidia-smi_topo_-m.txt", "etc/slurm/topology.conf",
-    "etc/clusterwatch/agent.toml", "proc/4000/environ", "commands/nvme_smart-log_nvme2.json",
-    "sys/class/infiniband/mlx5_1/ports/1/counters/symbol_error",
-)  # fmt: skip
 
 
 def broken(root: Path) -> Path:
@@ -65,23 +57,4 @@ def broken(root: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.symlink_to(target)
     write(root, {f"{port.format('mlx5_3')}/phys_state": "5: LinkUp\n"})
-    return root
-
-
-def huge(root: Path) -> Path:
-    """Files of 100 MB, sparse behind a start that looks right."""
-    starts: dict[str, bytes] = {
-        "dev/kmsg": b"3,1,1000000,-;NVRM: Xid (PCI:0000:0f:00): 94, pid=1, name=a, Contained\n",
-        "commands/dcgm_metrics.prom": f'DCGM_FI_DEV_GPU_TEMP{{UUID="{uuid(0)}"}} 50\n'.encode(),
-        "proc/4000/environ": b"RANK=1\0LOCAL_RANK=1\0SLURM_JOB_ID=7\0",
-        "sys/class/infiniband/mlx5_1/ports/1/counters/symbol_error": b"5\n",
-        "proc/diskstats": b" 259 0 nvme0n1 10 0 80 5 2 0 16 9 0 90 14 0 0 0 0 1 2\n",
-    }
-    write(root, base("gtn-0701") | {"sys/class/infiniband/mlx5_1/ports/1/state": "4: ACTIVE\n"})
-    for name in HUGE:
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:
-            file.write(starts.get(name, b""))
-            file.truncate(HUGE_BYTES)
     return root

@@ -13,7 +13,7 @@ POD = "5c6f2a7e-9d1b-4c1e-8a3f-1b2c3d4e5f60"
 CONTAINER = "ab" * 32
 
 
-def process(pid: int, cgroup: str, parent: int = 1, **values: object) -> dict[str, str | bytes]:
+def process(pid: int, cgroup: str, parent: int, **values: object) -> dict[str, str | bytes]:
     text = "".join(f"{name}={value}\0" for name, value in values.items()).encode("latin-1")
     return {
         f"proc/{pid}/environ": b"LESS_TERMCAP=\x1b[1m\xff\0SECRET=do-not-print-this\0" + text,
@@ -42,17 +42,17 @@ def node() -> Node:
     }  # fmt: skip
     files = base(HOST) | {
         # Job 71: srun alone, two tasks with their launcher's batch step; one has a worker for its data.
-        **process(100, f"{SLURM}/job_71/step_batch/user/task_0", **SRUN | {"SLURM_PROCID": 0, "CUDA_VISIBLE_DEVICES": "0,1"}),
-        **process(101, f"{SLURM}/job_71/step_0/user/task_0", **SRUN | {"SLURM_PROCID": 8, "SLURM_LOCALID": 0, "CUDA_VISIBLE_DEVICES": "0"}),
+        **process(100, f"{SLURM}/job_71/step_batch/user/task_0", 1, **SRUN | {"SLURM_PROCID": 0, "CUDA_VISIBLE_DEVICES": "0,1"}),
+        **process(101, f"{SLURM}/job_71/step_0/user/task_0", 1, **SRUN | {"SLURM_PROCID": 8, "SLURM_LOCALID": 0, "CUDA_VISIBLE_DEVICES": "0"}),
         **process(1101, f"{SLURM}/job_71/step_0/user/task_0", 101, **SRUN | {"SLURM_PROCID": 8, "SLURM_LOCALID": 0, "CUDA_VISIBLE_DEVICES": "0"}),
-        **process(102, f"{SLURM}/job_71/step_0/user/task_1", **SRUN | {"SLURM_PROCID": 9, "SLURM_LOCALID": 1, "CUDA_VISIBLE_DEVICES": "0"}),
+        **process(102, f"{SLURM}/job_71/step_0/user/task_1", 1, **SRUN | {"SLURM_PROCID": 9, "SLURM_LOCALID": 1, "CUDA_VISIBLE_DEVICES": "0"}),
         # Job 72: a control group that has a SLUID in the job's place, below a slurmd of its own name.
-        **process(201, "0::/system.slice/gtn-0003_slurmstepd.scope/s7KD2Q8Y5ZP00/step_0/user/task_0",
+        **process(201, "0::/system.slice/gtn-0003_slurmstepd.scope/s7KD2Q8Y5ZP00/step_0/user/task_0", 1,
                   SLURM_JOB_ID=72, RANK=5, LOCAL_RANK=0, WORLD_SIZE=8, SLURM_PROCID=1, CUDA_VISIBLE_DEVICES=uuid(7)),
         # A pod of control groups v1, another of v2.
-        **process(301, f"12:devices:/kubepods/burstable/pod{POD}/{CONTAINER}\n1:name=systemd:/kubepods/burstable/pod{POD}/{CONTAINER}",
+        **process(301, f"12:devices:/kubepods/burstable/pod{POD}/{CONTAINER}\n1:name=systemd:/kubepods/burstable/pod{POD}/{CONTAINER}", 1,
                   **ELASTIC | {"RANK": 0, "LOCAL_RANK": 0}),
-        **process(302, f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{POD.replace('-', '_')}.slice/cri-containerd-{CONTAINER}.scope",
+        **process(302, f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{POD.replace('-', '_')}.slice/cri-containerd-{CONTAINER}.scope", 1,
                   **ELASTIC | {"RANK": 1, "LOCAL_RANK": 1, "NVIDIA_VISIBLE_DEVICES": f"{uuid(4)},{uuid(5)}"}),
         # Slurm with control groups v1; the environment is another user's.
         "proc/401/cgroup": "9:memory:/slurm/uid_1000/job_74/step_3/task_0\n1:name=systemd:/\n",
@@ -117,7 +117,7 @@ gtn-[0001-0016]-gpu  # the first row
 
 
 def mapped(job: object, rank: int, number: int, source: str, **more: object) -> dict[str, object]:
-    return event(f"job/{job}/rank/{rank}", "rank_map", gpu_uuid=uuid(number), map_source=source, **more)
+    return event(f"job/{job}/rank/{rank}", "rank_map", None, gpu_uuid=uuid(number), map_source=source, **more)
 
 
 EVENTS = (
