@@ -1,7 +1,8 @@
-"""``clusterwatch-agent``: run, doctor, once, pause-gpu, resume-gpu.
+"""``clusterwatch-agent``: run, doctor, once, poll, pause-gpu, resume-gpu.
 
-Exit codes: 0 done, 1 the doctor found a fault, 64 usage, 66 no such tree, 71 the system refuses (socket,
-folder), 75 another agent runs, 78 a bad setting (sysexits.h). Each comes with one line on stderr.
+Exit codes: 0 done, 1 the doctor found a fault or a device was not reached, 64 usage, 66 no such tree, 71 the
+system refuses (socket, folder), 75 another agent runs, 78 a bad setting (sysexits.h). Each comes with one
+line on stderr.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ NO_INPUT: Final = 66
 OS_ERROR: Final = 71
 TEMPORARY: Final = 75
 CONFIG: Final = 78
+_INTERVAL_MAX_S: Final = 86_400.0
 
 
 class _Parser(argparse.ArgumentParser):
@@ -61,6 +63,10 @@ def _parser() -> argparse.ArgumentParser:
     once.add_argument("--stdout", action="store_true", help="print to stdout (the only place there is)")
     once.add_argument("--sources", metavar="A,B", help="only these sources and pollers")
     once.set_defaults(call=_once)
+    poll = commands.add_parser("poll", help="ask switches and other devices and print JSON lines")
+    poll.add_argument("file", type=Path, metavar="FILE", help="pollers.toml")
+    poll.add_argument("--interval-s", type=float, metavar="S", help="look twice, S seconds apart, for rates")
+    poll.set_defaults(call=_poll)
     pause = commands.add_parser("pause-gpu", help="have the agent let go of the GPU driver, for a reset")
     pause.add_argument("--for", dest="time", default="10m", metavar="TIME", help="90s, 10m; at most 1h")
     pause.set_defaults(call=_pause_gpu)
@@ -150,6 +156,23 @@ def _once(arguments: argparse.Namespace) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
     return once.run(arguments.root, arguments.interval_s, chosen, sys.stdout)
+
+
+def _poll(arguments: argparse.Namespace) -> int:
+    from collectors import poll
+    from collectors.pollers.device import ConfigError
+
+    log_to_stderr()
+    if arguments.interval_s is not None and not 0 < arguments.interval_s <= _INTERVAL_MAX_S:
+        return _fail(USAGE, f"--interval-s must be above 0 and at most {_INTERVAL_MAX_S:g}")
+    try:
+        pollers = poll.load(arguments.file)
+    except ConfigError as error:
+        return _fail(CONFIG, str(error))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
+    looks = 1 if arguments.interval_s is None else 2
+    return poll.run(pollers, looks, arguments.interval_s or 0.0, sys.stdout)
 
 
 def log_to_stderr() -> None:

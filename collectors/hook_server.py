@@ -52,7 +52,7 @@ class HookConnection(asyncio.BufferedProtocol):
         self.pid = 0
         self.state: RankState | None = None
 
-    # --- asyncio.BufferedProtocol ----------------------------------------------------------------------------
+    # --- asyncio.BufferedProtocol ------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

@@ -45,9 +45,9 @@ def run(roots: list[Path], interval_s: float | None, chosen: list[str], out: Tex
             readings = [(source, _begun_again(reading)) for source, reading in readings]
     host = trees[-1].host_name()
     for source, sample in best_samples(readings):
-        _print(out, _sample_line(sample, source, host))
+        _print(out, sample_line(sample, source, host))
     for event in best_events(reading for _, reading in readings):
-        _print(out, _event_line(event, host))
+        _print(out, event_line(event, host))
     return 0
 
 
@@ -134,7 +134,8 @@ def _look(source: Source, tree: Tree, at_s: float) -> Reading:
         return Reading()
 
 
-def _sample_line(sample: Sample, source: str, host: str) -> dict[str, Any]:
+def sample_line(sample: Sample, source: str, host: str | None) -> dict[str, Any]:
+    """A sample as it is printed; ``host`` None: it belongs to no node."""
     value, quality = sample.value, sample.quality
     if value is not None and not math.isfinite(value):
         value, quality = None, "out_of_range"
@@ -151,7 +152,8 @@ def _sample_line(sample: Sample, source: str, host: str) -> dict[str, Any]:
     return line | {"labels": sample.labels} if sample.labels else line
 
 
-def _event_line(event: SourceEvent, host: str) -> dict[str, Any]:
+def event_line(event: SourceEvent, host: str | None) -> dict[str, Any]:
+    """An event as it is printed; ``host`` None: it belongs to no node."""
     return {
         "type": "event",
         "ts_ns": event.t_ns if event.t_ns is not None else time.time_ns(),

@@ -2,8 +2,8 @@
 
 In: one JSON object a line on stdin, ``{"ask": "gpus"}``, ``{"ask": "values", "uuid": ...}``, ``{"ask":
 "quick", "uuids": [...]}`` or ``{"ask": "processes"}``. Out: one JSON object a line on stdout. It ends when
-stdin does or at SIGTERM, and knows no deadline: whoever started it does. Values go by nvidia-smi's column names
-and in its units. Source: nvml.h, through pynvml.
+stdin does or at SIGTERM, and knows no deadline: whoever started it does. Values go by nvidia-smi's column
+names and in its units. Source: nvml.h, through pynvml.
 """
 
 from __future__ import annotations
