@@ -37,4 +37,4 @@ def leaf_in(text: str, host: str) -> str | None:
 
 
 def _holds(nodes: str, host: str) -> bool:
-    return nodes.upper() == "ALL" or hostlist.position(hostlist.expand(nodes), host) is not None
+    return nodes.upper() == "ALL" or hostlist.holds(nodes, host)
