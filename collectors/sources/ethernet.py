@@ -69,6 +69,7 @@ class _Nic:
     """samples of the slow counters and of the speed, as they were last read"""
     flaps: deque[tuple[float, int, int]] = field(default_factory=deque)
     """(when, times it came back, times it went) in the window"""
+    up: bool | None = None
     was_up: bool = False
 
 
@@ -88,8 +89,7 @@ class EthernetSource:
     def read(self, tree: Tree, at_s: float) -> Reading:
         found: list[Sample] = []
         events: list[SourceEvent] = []
-        last = self._found_at_s
-        if last is None or not tree.is_paced or at_s - last >= COUNTERS_PERIOD_S:
+        if tree.is_due(self._found_at_s, at_s, COUNTERS_PERIOD_S):
             self._nics = {netdev: self._nics.get(netdev) or _Nic() for netdev in netdevs(tree)}
             self._found_at_s = at_s
         for netdev, nic in self._nics.items():
@@ -135,9 +135,10 @@ class _Look:
         self._tree, self._netdev, self._nic, self._at_s = tree, netdev, nic, at_s
         self._entity = f"nic/{netdev}"
         self._up = self._is_up()
-        last = nic.counted_at_s
-        self.is_quick = tree.is_paced and last is not None and at_s - last < COUNTERS_PERIOD_S
+        is_due = tree.is_due(nic.counted_at_s, at_s, COUNTERS_PERIOD_S)
+        self.is_quick = not is_due and self._up == nic.up
         """only what is told at every look is read"""
+        nic.up = self._up
         self._changes: dict[str, Change] = {}
         self._fell: tuple[str, ...] = ()
 

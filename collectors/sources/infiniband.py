@@ -116,8 +116,7 @@ class InfinibandSource:
     def read(self, tree: Tree, at_s: float) -> Reading:
         found: list[Sample] = []
         events: list[SourceEvent] = []
-        last = self._found_at_s
-        if last is None or not tree.is_paced or at_s - last >= COUNTERS_PERIOD_S:
+        if tree.is_due(self._found_at_s, at_s, COUNTERS_PERIOD_S):
             self._find(tree)
             self._found_at_s = at_s
         for device, number, is_expected, port in self._places:
@@ -178,13 +177,8 @@ class _View:
         self._folder = f"{ROOT}/{device}/ports/{number}"
         self._entity = f"port/{device}/{number}"
         self._state = _text(tree, f"{self._folder}/state")
-        last = port.counted_at_s
-        self._is_quick = (
-            tree.is_paced
-            and last is not None
-            and at_s - last < COUNTERS_PERIOD_S
-            and self._state == port.state
-        )
+        is_due = tree.is_due(port.counted_at_s, at_s, COUNTERS_PERIOD_S)
+        self._is_quick = not is_due and self._state == port.state
         """nothing happened since the look before, so that only the state is read"""
         port.state = self._state
         if not self._is_quick:

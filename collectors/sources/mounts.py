@@ -83,7 +83,7 @@ class MountsSource:
     def read(self, tree: Tree, at_s: float) -> Reading:
         samples: list[Sample] = []
         events: list[SourceEvent] = []
-        listed, reason = _read(tree, "proc/self/mountinfo")
+        listed, why = _read(tree, "proc/self/mountinfo")
         known = _known(listed or "")
         # A live node without NFS is not asked: the kernel writes down statistics of every mount.
         has_nfs = not (tree.is_live and known) or any(mount.kind.startswith("nfs") for mount in known)
@@ -103,7 +103,7 @@ class MountsSource:
             samples.append(sample)
             events += _fuse_stall(sample, watched, at_s)
         for path in _expected(tree):
-            samples.append(_mounted(path, present, None if listed is not None else reason))
+            samples.append(_mounted(path, present, None if listed is not None else why))
         events += _gone(samples)
         return Reading(samples, events)
 

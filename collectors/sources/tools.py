@@ -116,12 +116,10 @@ def _end(process: subprocess.Popen[bytes], program: str) -> None:
     for pipe in (process.stdout, process.stderr):
         if pipe is not None:
             pipe.close()
-    ends_s = time.monotonic() + _END_S
-    while process.poll() is None:
-        if time.monotonic() >= ends_s:
-            _hanging[program] = process
-            return
-        time.sleep(0.01)
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        _hanging[program] = process
 
 
 def _environment() -> dict[str, str]:

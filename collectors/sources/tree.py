@@ -44,6 +44,10 @@ class Tree:
         """Whether looks come once a period, so that what changes slowly need not be read at each."""
         return self.is_live
 
+    def is_due(self, last_s: float | None, at_s: float, period_s: float) -> bool:
+        """Whether what is read every ``period_s``, last at ``last_s``, is read now; always without pace."""
+        return last_s is None or not self.is_paced or at_s - last_s >= period_s
+
     def read_bytes(self, name: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
         """The start of a file. Raises ``OSError``."""
         path = self._inside(name)

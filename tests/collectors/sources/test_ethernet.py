@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from collectors.sources.ethernet import EthernetSource
 from collectors.sources.ethtool import KernelStats, is_kept, parse
+from collectors.sources.tree import Tree
 from tests.collectors.sources.trees import Found, given_lines, look, write
 
 NET = "sys/class/net/rnic0"
@@ -50,6 +51,30 @@ def test_pause_is_a_part_of_the_time(tmp_path: Path) -> None:
     found = two_looks(tmp_path, line.format(0, 0), line.format(2_170_000, 50))
     assert found["nic/rnic0", "rx_prio3_pause_ratio"] == (0.217, "ok")
     assert found["nic/rnic0", "rx_prio3_pause_per_s"] == (5.0, "ok")
+
+
+class Paced(Tree):
+    """A recorded tree that is looked at once a second, as a machine is."""
+
+    is_paced = True
+
+
+def test_what_is_kept_between_two_whole_looks_is_not_told_of_a_link_that_went_down(tmp_path: Path) -> None:
+    def told(at_s: float, metric: str) -> tuple[float | None, str]:
+        samples = source.read(Paced(tmp_path), at_s).samples
+        return next((one.value, one.quality) for one in samples if one.metric == metric)
+
+    source = EthernetSource()
+    nic(tmp_path, "  rx_packets: 5\n", speed="400000")
+    assert told(0.0, "speed_gbps") == (400, "ok")
+    nic(tmp_path, "  rx_packets: 9\n", speed="400000")
+    assert told(1.0, "rx_packets_total") == (5, "ok")
+    nic(tmp_path, "  rx_packets: 9\n", operstate="down", carrier_changes="3")
+    assert told(2.0, "speed_gbps") == (None, "link_down")
+    assert told(3.0, "speed_gbps") == (None, "link_down")
+    nic(tmp_path, "  rx_packets: 9\n", speed="100000", carrier_changes="4")
+    assert told(4.0, "speed_gbps") == (100, "ok")
+    assert told(5.0, "rx_packets_total") == (9, "ok")
 
 
 def test_a_pause_longer_than_the_interval_is_not_believed(tmp_path: Path) -> None:
