@@ -31,24 +31,7 @@ _NUMBERS: Final = (
     "LOCAL_WORLD_SIZE", "SLURM_GPUS", "SLURM_JOB_END_TIME", "SLURM_JOB_NUM_NODES", "SLURM_JOB_START_TIME",
     "SLURM_LOCALID", "SLURM_NNODES", "SLURM_NODEID", "SLURM_PROCID", "SLURM_STEP_ID", "WORLD_SIZE",
 )  # fmt: skip
-PATHS: Final = (
-    "NCCL_DEBUG_FILE", "NCCL_GRAPH_DUMP_FILE", "NCCL_INSPECTOR_DUMP_DIR", "NCCL_TOPO_DUMP_FILE",
-)  # fmt: skip
-"""Where a rank's libraries write; relative to its working folder."""
-NCCL_SETTINGS: Final = (
-    "NCCL_ALGO", "NCCL_BUFFSIZE", "NCCL_CROSS_NIC", "NCCL_CUMEM_ENABLE", "NCCL_DMABUF_ENABLE",
-    "NCCL_IB_ADAPTIVE_ROUTING", "NCCL_IB_DISABLE", "NCCL_IB_GID_INDEX", "NCCL_IB_HCA",
-    "NCCL_IB_PCI_RELAXED_ORDERING", "NCCL_IB_QPS_PER_CONNECTION", "NCCL_IB_RETRY_CNT", "NCCL_IB_SL",
-    "NCCL_IB_SPLIT_DATA_ON_QPS", "NCCL_IB_TC", "NCCL_IB_TIMEOUT", "NCCL_MAX_NCHANNELS",
-    "NCCL_MIN_NCHANNELS", "NCCL_NET", "NCCL_NET_GDR_LEVEL", "NCCL_NET_PLUGIN", "NCCL_NVLS_ENABLE",
-    "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_PROTO", "NCCL_PXN_DISABLE", "NCCL_RAS_ADDR",
-    "NCCL_RAS_ENABLE", "NCCL_SHM_DISABLE", "NCCL_SOCKET_IFNAME",
-)  # fmt: skip
-"""What NCCL was told to choose."""
-ALLOWED: Final = frozenset(
-    {*_LISTS, *_RANKS, *_LOCAL_RANKS, *_RESTARTS, *_WORDS, *_NUMBERS, *PATHS, *NCCL_SETTINGS}
-)
-_LONG: Final = _LISTS | frozenset(PATHS)
+ALLOWED: Final = frozenset({*_LISTS, *_RANKS, *_LOCAL_RANKS, *_RESTARTS, *_WORDS, *_NUMBERS})
 _NAMES: Final = {name.encode(): name for name in ALLOWED}
 _JOB_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@+-]{0,127}")
 _NO_RUN_ID: Final = "none"
@@ -145,8 +128,8 @@ def environment(data: bytes) -> dict[str, str]:
         name = _NAMES.get(raw) if equals else None
         if name is None or name in found:
             continue
-        text = value[: LIST_MAX_CHARS if name in _LONG else VALUE_MAX_CHARS + 1].decode("utf-8", "replace")
-        if text.isprintable() and (name in _LONG or len(text) <= VALUE_MAX_CHARS):
+        text = value[: LIST_MAX_CHARS if name in _LISTS else VALUE_MAX_CHARS + 1].decode("utf-8", "replace")
+        if text.isprintable() and (name in _LISTS or len(text) <= VALUE_MAX_CHARS):
             found[name] = text
     return found
 
