@@ -3,7 +3,8 @@
 Times are integer ns UTC of the sender's clock (``t_ns``). ``None`` means "not known", never 0 or -1.
 Unknown fields are ignored, an unknown major version is refused. Structs are tagged with a short ``k``.
 
-Three kinds of messages travel:
+Three kinds of messages travel; the spooled ones are here, the others in ``control`` and ``hot``; all may be
+had from here:
 
 * control: ``Hello``, ``Welcome``, ``Refuse``, ``Ack``, ``Reject``, ``Slow``, ``CaptureOrder``, ``Bye``;
 * ``HotFrame``: once a second, newest wins, never spooled, never acknowledged;
@@ -15,221 +16,83 @@ Source of the shape: DESIGN sections 2 and 7.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
 
-from collectors.wire import limits
-
-Name = Annotated[str, Meta(max_length=limits.NAME_MAX_CHARS)]
-Text = Annotated[str, Meta(max_length=limits.TEXT_MAX_CHARS)]
-Lane = Literal["urgent", "bulk"]
-LANES: tuple[Lane, ...] = ("urgent", "bulk")
-Severity = Literal["info", "warning", "critical", "unknown"]
-CaptureWant = Literal["window", "ring", "stacks"]
-
-PHASES = (
-    "unknown",
-    "startup",
-    "train",
-    "data_loading",
-    "checkpoint",
-    "evaluation",
-    "compile",
-    "gc",
-    "teardown",
+from collectors.wire.base import (
+    LANES,
+    PHASES,
+    CaptureWant,
+    GpuIdentity,
+    Lane,
+    Name,
+    RankId,
+    Record,
+    Severity,
+    Text,
 )
-"""What a rank says it is doing; the index is what travels in ``HotProgress.phase``."""
+from collectors.wire.control import (
+    Ack,
+    Bye,
+    CaptureOrder,
+    Hello,
+    LaneNext,
+    Refuse,
+    Reject,
+    Slow,
+    Welcome,
+)
+from collectors.wire.hot import AgentCost, HotFrame, HotMetrics, HotProgress
 
-
-class Record(msgspec.Struct, tag_field="k", omit_defaults=True, frozen=True):
-    """Base of everything that travels."""
-
-
-# --- who speaks ------------------------------------------------------------------------------------
-
-
-class GpuIdentity(msgspec.Struct, omit_defaults=True, frozen=True):
-    """One GPU of a node; ``index`` is its place on the node."""
-
-    index: int
-    uuid: Name | None = None
-    serial: Name | None = None
-    model: Name | None = None
-    pci: Name | None = None
-    nvlink_domain: Name | None = None
-
-
-class RankId(msgspec.Struct, omit_defaults=True, frozen=True):
-    """A rank as DESIGN 4 has it: RANK alone is not unique in elastic and RL jobs."""
-
-    job: Name
-    rank: Annotated[int, Meta(ge=0)]
-    attempt: Annotated[int, Meta(ge=0)] = 0
-    world: Name = ""
-    role: Name = ""
-
-
-class LaneNext(msgspec.Struct, frozen=True):
-    """The next sequence number the sender will use in each lane."""
-
-    urgent: int
-    bulk: int
-
-
-class Hello(Record, tag="hello", frozen=True):
-    """First message of a connection. ``epoch`` is a random id made with the spool folder.
-
-    ``credential`` is what a former ``Welcome`` issued; ``enrolment_token`` is needed without one.
-    """
-
-    version: str
-    cluster: Name
-    node: Name
-    machine_id: Name
-    boot_id: Name
-    epoch: Name
-    agent_version: Name
-    t_ns: int
-    next: LaneNext
-    credential: Name | None = None
-    enrolment_token: Name | None = None
-    gpus: list[GpuIdentity] = []
-    cpu_count: int | None = None
-    memory_bytes: int | None = None
-    simulated: bool = False
-    rack: Name | None = None
-    leaf: Name | None = None
-    nvlink_domain: Name | None = None
-
-
-class Welcome(Record, tag="welcome", frozen=True):
-    """The gateway's answer: what is already stored, and the credential when it was just issued."""
-
-    version: str
-    t_ns: int
-    acked: LaneNext
-    """Highest committed sequence per lane of this epoch; 0 when none."""
-    credential: Name | None = None
-
-
-class Refuse(Record, tag="refuse", frozen=True):
-    """The gateway will not talk: ``code`` is stable (``bad_version``, ``bad_credential``, ``revoked``,
-    ``foreign_machine``, ``duplicate_node``, ``bad_enrolment``, ``bad_hello``, ``too_large``), ``reason`` is
-    for people."""
-
-    code: Name
-    reason: Text
-    retry_after_s: float | None = None
-
-
-class Ack(Record, tag="ack", frozen=True):
-    """All records of ``lane`` up to ``sequence`` are committed (or rejected and counted)."""
-
-    lane: Lane
-    sequence: int
-
-
-class Reject(Record, tag="reject", frozen=True):
-    """One record was not stored and must not be sent again."""
-
-    lane: Lane
-    sequence: int
-    reason: Text
-
-
-class Slow(Record, tag="slow", frozen=True):
-    """Please hold ``Put`` messages of this lane for ``pause_s``; hot frames go on."""
-
-    lane: Lane
-    pause_s: float
-
-
-class CaptureOrder(Record, tag="capture", frozen=True):
-    """Collect ``want`` from ``ranks`` (``None``: every rank of the job on this node)."""
-
-    capture_id: int
-    job: Name
-    want: list[CaptureWant]
-    ranks: list[int] | None = None
-    deadline_s: float = 10.0
-
-
-class Bye(Record, tag="bye", frozen=True):
-    """A clean stop: the close that follows is not a death."""
-
-    reason: Text = ""
-
-
-# --- once a second, newest wins ----------------------------------------------------------------------
-
-
-class HotProgress(msgspec.Struct, omit_defaults=True, frozen=True):
-    """Collective progress of every rank on a node, as little-endian columns.
-
-    N ranks, M (rank, group) pairs in rank order; ``group_count[i]`` pairs belong to rank i.
-    ``ref`` is the sender's number of a rank, given by its ``RankInventory``.
-    """
-
-    ref: bytes
-    """uint32[N]"""
-    step: bytes
-    """int64[N], -1 where no step was seen yet"""
-    phase: bytes
-    """uint8[N], index into PHASES"""
-    phase_since_ns: bytes
-    """int64[N], sender's clock"""
-    moved_ns: bytes
-    """int64[N], sender's clock: when any number of the rank last changed"""
-    heard_ns: bytes
-    """int64[N], sender's clock: when the hook last spoke"""
-    group_count: bytes
-    """uint16[N]"""
-    group_index: bytes
-    """uint16[M], index into the rank's ``RankInventory.groups``"""
-    enqueued: bytes
-    """int64[M], last enqueued number of the recorder; on gloo it counts op ids"""
-    completed: bytes
-    """int64[M], last completed number of the recorder"""
-    sequence: bytes
-    """int64[M], collective sequence number of the group, -1 where unknown"""
-
-
-class AgentCost(msgspec.Struct, omit_defaults=True, frozen=True):
-    """What the agent itself uses and has lost, shown beside its data."""
-
-    cpu_ratio: float | None = None
-    rss_bytes: int | None = None
-    spool_bytes: int = 0
-    spool_records: int = 0
-    dropped_total: int = 0
-    sources: dict[str, str] = {}
-    """source -> "ok" or the reason why it gives nothing"""
-
-
-class HotMetrics(msgspec.Struct, frozen=True):
-    """Newest values of a node: one series per GPU for GPU metrics, one for host metrics.
-
-    Made and read by ``collectors.wire.hot_values``. A metric that is not in a frame has no new value.
-    """
-
-    layout: bytes
-    """names and series of the metrics"""
-    values: bytes
-    """float32, all series of all metrics in the order of the layout, NaN where there is no value"""
-
-
-class HotFrame(Record, tag="hot", frozen=True):
-    """Latest values of a node."""
-
-    t_ns: int
-    metrics: HotMetrics | None = None
-    progress: HotProgress | None = None
-    agent: AgentCost | None = None
-
-
-# --- spooled ------------------------------------------------------------------------------------------
+__all__ = [
+    "LANES",
+    "LANE_OF",
+    "PHASES",
+    "Ack",
+    "AgentCost",
+    "Block",
+    "BlockMetric",
+    "Bye",
+    "CaptureDone",
+    "CaptureOrder",
+    "CaptureWant",
+    "DeviceReadings",
+    "Dropped",
+    "Event",
+    "ExceptionInfo",
+    "FromGateway",
+    "FromNode",
+    "GpuIdentity",
+    "GroupInfo",
+    "Hello",
+    "HotFrame",
+    "HotMetrics",
+    "HotProgress",
+    "Inventory",
+    "Lane",
+    "LaneNext",
+    "Name",
+    "PhaseChange",
+    "Put",
+    "PutItem",
+    "RankExit",
+    "RankId",
+    "RankInventory",
+    "Readings",
+    "Record",
+    "Refuse",
+    "Reject",
+    "Severity",
+    "Slow",
+    "Spooled",
+    "Stacks",
+    "Steps",
+    "Text",
+    "ThreadStack",
+    "Trace",
+    "Welcome",
+    "group_info",
+]
 
 
 class Inventory(Record, tag="inventory", frozen=True):
@@ -463,6 +326,27 @@ class Readings(Record, tag="readings", frozen=True):
     data: bytes
 
 
+class DeviceReadings(Record, tag="device_readings", frozen=True):
+    """Everything that one device (a switch, a BMC, a rack's power) told at ``t_ns``: state, as ``Readings``.
+
+    A poller asks a device from a node that it does not belong to; the record travels as one of that node.
+    """
+
+    t_ns: int
+    kind: Name
+    """switch, bmc, rack, scheduler, fabric or kubernetes"""
+    device: Name
+    """as the site calls it; unique within its kind and cluster"""
+    poller: Name
+    state: Text
+    """``ok``, or why it gave nothing"""
+    codec: Name
+    data: bytes
+    """made and read by ``collectors.wire.readings``"""
+    node: Name = ""
+    """the host that the device belongs to, if it belongs to one"""
+
+
 class Dropped(Record, tag="dropped", frozen=True):
     """The spool had to let records go; counted by what they were and why."""
 
@@ -486,6 +370,7 @@ Spooled = (
     | Event
     | Block
     | Readings
+    | DeviceReadings
     | Dropped
 )
 """What may travel inside a ``Put``."""
@@ -503,6 +388,7 @@ LANE_OF: dict[str, Lane] = {
     "steps": "bulk",
     "block": "bulk",
     "readings": "bulk",
+    "device_readings": "bulk",
 }
 
 

@@ -124,6 +124,16 @@ def messages() -> dict[str, Any]:
         ),
         "block": block(b"frozen"),
         "readings": records.Readings(t_ns=T_NS, codec=readings.CODEC, data=b"frozen"),
+        "device_readings": records.DeviceReadings(
+            t_ns=T_NS,
+            kind="bmc",
+            device="bmc-7",
+            poller="redfish",
+            state="ok",
+            codec=readings.CODEC,
+            data=b"frozen",
+            node="gt-0007",
+        ),
     }  # fmt: skip
 
 
