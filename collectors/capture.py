@@ -1,8 +1,9 @@
 """Carries out a ``CaptureOrder``: traces and stacks of this node's ranks, in time, whatever their state.
 
 In: an order, the ranks and their hooks. Out, through ``emit``: ``Trace``, ``Stacks``, an ``Event`` for each
-dump that cannot be read, and one ``CaptureDone`` at the end. A rank whose hook does not answer (stopped,
-stuck in native code, hook gone) is looked at from outside; that never waits past the order's deadline.
+dump that cannot be read and for what NCCL's RAS said, and one ``CaptureDone`` at the end. A rank whose hook
+does not answer (stopped, stuck in native code, hook gone) is looked at from outside; that never waits past
+the order's deadline.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from collectors import hook_messages as messages
-from collectors import processes, stacks
+from collectors import processes, ras, ras_event, stacks
 from collectors.clock import Clock
 from collectors.formats import columns as trace_columns
 from collectors.formats import flight_recorder
@@ -89,7 +90,10 @@ class Capturer:
         for rank in set(order.ranks or ()) - {state.id.rank for state in ranks}:
             job.silent[str(rank)] = "no such rank of this job on this node"
         try:
-            await asyncio.gather(*(self._capture_rank(job, state) for state in ranks))
+            await asyncio.gather(
+                *(self._capture_rank(job, state) for state in ranks),
+                *(self._ask_ras(job, state) for state in self._asked_for_ras(order)),
+            )
         finally:
             self._done(order, job.answered, job.silent)
 
@@ -229,6 +233,30 @@ class Capturer:
                 error=clip(error),
                 process_state=processes.state(state.pid) or "",
                 wchan=processes.wchan(state.pid),
+            )
+        )
+
+    # --- NCCL's RAS --------------------------------------------------------------------------------------
+
+    def _asked_for_ras(self, order: CaptureOrder) -> list[RankState]:
+        """The rank whose RAS is asked, if it is here; a job without NCCL has none."""
+        if order.ras_rank is None:
+            return []
+        here = self._table.of_job(order.job, [order.ras_rank])
+        return [state for state in here if not state.hello.backend or "nccl" in state.hello.backend][:1]
+
+    async def _ask_ras(self, job: _Job, state: RankState) -> None:
+        answer = await ras.ask(state.pid, state.hello.world_size, job.left_s())
+        fields = await asyncio.to_thread(ras_event.fields, answer, job.order.capture_id)
+        self._emit(
+            records.Event(
+                t_ns=self._clock.now_ns(),
+                source=ras_event.SOURCE,
+                kind=ras_event.KIND,
+                severity="info",
+                text=clip(ras_event.sentence(fields)),
+                fields=fields,
+                id=state.id,
             )
         )
 

@@ -22,8 +22,10 @@ from clusterwatch.detect.scene import Scene
 from clusterwatch.jobs.models import Capture
 from clusterwatch.jobs.services import request_capture
 from clusterwatch.store import captures as stored
+from collectors import ras_event
 from collectors.formats.columns import TraceColumns, unpack
 from collectors.formats.trace import TraceError
+from collectors.ras_event import Told
 from collectors.wire.records import CaptureWant
 
 BY: Final = "detect"
@@ -35,6 +37,8 @@ DEADLINE_S: Final = 8.0
 RINGS_MAX_RANKS: Final = 1024
 """Up to so many ranks every one is asked for its whole ring; of larger jobs only the suspects."""
 SUSPECTS_MAX: Final = 32
+RAS_CLOCKS_NS: Final = 60 * 10**9
+"""By how much a node's clock may be behind ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +60,55 @@ class Answers:
         return f"{self.ids}/{self.trace_count}/{self.stack_count}/{self.complete}"
 
 
-def ask(scene: Scene, suspects: Sequence[int], reason: str) -> list[int]:
+def ask(scene: Scene, suspects: Sequence[int], reason: str, *, is_first: bool) -> list[int]:
     """Asks every rank for its open window, ring and stacks, and the suspects by name, whom agents then also
-    look at from outside (py-spy). Returns the captures' ids."""
+    look at from outside (py-spy). Returns the captures' ids.
+
+    Args:
+        is_first: of this stall. Then NCCL's RAS is asked, too; not again, since jobs have died of polling it.
+    """
     everyone: tuple[CaptureWant, ...] = ("window", "ring", "stacks")
     if len(scene.ranks) > RINGS_MAX_RANKS:
         everyone = ("window", "stacks")
     wanted: list[tuple[tuple[CaptureWant, ...], list[int] | None]] = [(everyone, None)]
     if suspects:
         wanted.insert(0, (("ring", "stacks"), list(suspects)[:SUSPECTS_MAX]))
+    ras_rank = _speaker(scene, suspects) if is_first else None
     return [
-        request_capture(scene.job.pk, want=want, ranks=ranks, by=BY, reason=reason, deadline_s=DEADLINE_S).pk
+        request_capture(
+            scene.job.pk,
+            want=want,
+            ranks=ranks,
+            by=BY,
+            reason=reason,
+            deadline_s=DEADLINE_S,
+            ras_rank=ras_rank if ranks is None else None,
+        ).pk
         for want, ranks in wanted
     ]
+
+
+def _speaker(scene: Scene, suspects: Sequence[int]) -> int | None:
+    """Whose RAS is asked for all: the lowest rank that runs and is no suspect, else the lowest that runs.
+
+    One query gathers from the whole job, and any rank's answer is as good; a suspect may hang itself, so that
+    asking there would tell less. None: no rank of NCCL runs.
+    """
+    running = [
+        rank
+        for world in scene.facts.values()
+        for rank, fact in world.items()
+        if fact.process is ProcessState.RUNNING
+    ]
+    without_nccl = {row.rank for row in scene.ranks if row.backend and "nccl" not in row.backend}
+    able = sorted(set(running) - without_nccl)
+    return min(set(able) - set(suspects), default=min(able, default=None))
+
+
+def ras_answers(scene: Scene, since_ns: int) -> list[Told]:
+    """What NCCL's RAS said at this stall, newest first; also why it said nothing."""
+    rows = stored.ras_events(scene.job.pk, since_ns - RAS_CLOCKS_NS)
+    return [ras_event.read(fields) for fields in rows]
 
 
 def answers(ids: Sequence[int], asked_ns: int, now_ns: int) -> Answers:

@@ -11,15 +11,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
+import msgspec
+
 from clusterwatch.analysis.model import Diagnosis, Finding, Observation, RankFacts
 from clusterwatch.analysis.progress import WorldState
 from clusterwatch.detect import last_minutes
+from clusterwatch.detect.captures import ras_answers
 from clusterwatch.detect.scene import Scene
 from clusterwatch.incidents.services import Piece
 from collectors.formats.columns import pack
 
 RANKS_KEPT: Final = 64
 """Ranks whose facts, stacks and traces are frozen."""
+RAS_WITHIN_NS: Final = 600 * 10**9
+"""How far back an answer of RAS belongs to a job of which nothing tells since when it stands still."""
 _NAMES_MAX: Final = 8
 
 
@@ -33,6 +38,7 @@ def pieces(scene: Scene, state: WorldState | None, seen: Observation, diagnosis:
         _stacks(diagnosis),
         *_exceptions(seen),
         last_minutes.piece(scene),
+        _ras(scene, state.since_ns if state is not None else scene.now_ns - RAS_WITHIN_NS),
         _traces(seen, kept),
     ]
     return [piece for piece in found if piece is not None]
@@ -122,6 +128,24 @@ def _exceptions(seen: Observation) -> list[Piece]:
     first = rows[0]
     title = f"rank {first['rank']} raised {first['type']}: {first['message']}"
     return [Piece("exception", title, "hook", rows, 0.9, _who([first["rank"]]))]
+
+
+def _ras(scene: Scene, since_ns: int) -> Piece | None:
+    """The newest answer of NCCL's RAS at this stall, else why there was none."""
+    told = ras_answers(scene, since_ns)
+    if not told:
+        return None
+    best = next((one for one in told if one.answer), told[0])
+    title = f"NCCL RAS: {best.status.sentence}" if best.answer else f"NCCL RAS gave no answer: {best.error}"
+    payload = {
+        "address": best.address,
+        "form": best.form,
+        "error": best.error,
+        "length_bytes": best.length_bytes,
+        "status": msgspec.to_builtins(best.status),
+        "answer": best.answer,
+    }
+    return Piece("nccl_ras", title, "NCCL RAS", payload, 0.6 if best.answer else 0.2)
 
 
 def _traces(seen: Observation, kept: Sequence[int]) -> Piece | None:

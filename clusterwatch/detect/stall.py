@@ -91,7 +91,7 @@ def capture_again(scene: Scene, state: WorldState, incident: Incident, memory: M
         return
     reason = f"incident {incident.pk}: no progress for {state.stall_s(scene.now_ns):.0f} s"
     memory.earlier_ids = memory.capture_ids if asked_for_this else []
-    memory.capture_ids = captures.ask(scene, state.suspects, reason)
+    memory.capture_ids = captures.ask(scene, state.suspects, reason, is_first=not asked_for_this)
     memory.captured_ns = scene.now_ns
 
 

@@ -113,7 +113,8 @@ class Evidence(models.Model):
     incident = models.ForeignKey(Incident, on_delete=models.CASCADE, related_name="evidence")
     at = models.DateTimeField()
     kind = models.CharField(max_length=40)
-    """``collective_state``, ``stacks``, ``process``, ``progress``, ``trace``, ``exception``"""
+    """``collective_state``, ``stacks``, ``process``, ``progress``, ``trace``, ``exception``,
+    ``nccl_ras``"""
     title = models.CharField(max_length=200)
     """the finding, not the tool"""
     source = models.CharField(max_length=200)

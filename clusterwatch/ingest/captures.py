@@ -43,6 +43,7 @@ def open_captures() -> list[OpenCapture]:
             want=list(capture.want),
             ranks=capture.ranks,
             deadline_s=capture.deadline_s,
+            ras_rank=capture.ras_rank,
         )
         waiting = set(capture.expected_nodes) - set(capture.answered_nodes)
         found.append(OpenCapture(order, tuple(sorted(waiting))))

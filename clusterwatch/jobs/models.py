@@ -126,6 +126,8 @@ class Capture(models.Model):
     want = models.JSONField(default=list)
     ranks = models.JSONField(null=True)
     deadline_s = models.FloatField(default=10.0)
+    ras_rank = models.IntegerField(null=True)
+    """the node of this global rank also asks NCCL's RAS"""
     state = models.CharField(max_length=10, choices=State.choices, default=State.REQUESTED)
     done_at = models.DateTimeField(null=True)
     expected_nodes = models.JSONField(default=list)

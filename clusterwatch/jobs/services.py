@@ -33,6 +33,7 @@ def request_capture(
     by: str,
     reason: str,
     deadline_s: float = 10.0,
+    ras_rank: int | None = None,
 ) -> Capture:
     """Asks the nodes of a job for traces or stacks: a row, and after the commit a notice to the gateways.
 
@@ -42,6 +43,7 @@ def request_capture(
         want: any of ``window``, ``ring``, ``stacks``.
         ranks: global ranks of the newest attempt; None means every rank.
         deadline_s: how long the nodes may take.
+        ras_rank: the node of this global rank, one of those asked, also asks NCCL's RAS for the whole job.
     Raises:
         Job.DoesNotExist: no such job.
     """
@@ -64,6 +66,7 @@ def request_capture(
             want=list(want),
             ranks=asked,
             deadline_s=deadline_s,
+            ras_rank=ras_rank,
             expected_nodes=nodes,
             **fate,
         )

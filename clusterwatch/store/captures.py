@@ -9,9 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from django.db import connection
+
+from collectors import ras_event
+
+RAS_EVENTS_MAX: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,25 @@ def stacks(capture_ids: Sequence[int], attempt: int) -> list[StoredStacks]:
         rows = cursor.fetchall()
     opened: list[list[Any]] = [[*row[:-1], _threads(row[-1])] for row in rows]
     return [StoredStacks(*row) for row in opened]
+
+
+def ras_events(job_id: int, from_ns: int) -> list[dict[str, str]]:
+    """Fields of what NCCL's RAS said for captures of a job since ``from_ns``, newest first, the last few."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT e.fields FROM event e WHERE e.job_id = %s AND e.t_ns >= %s AND e.kind = %s"
+            " AND EXISTS (SELECT FROM jobs_capture c WHERE c.job_id = e.job_id AND c.ras_rank IS NOT NULL"
+            "  AND c.id::text = e.fields->>'capture_id')"
+            " ORDER BY e.t_ns DESC, e.sequence DESC LIMIT %s",
+            [job_id, from_ns, ras_event.KIND, RAS_EVENTS_MAX],
+        )
+        rows = cursor.fetchall()
+    return [{str(name): str(value) for name, value in _object(row[0]).items()} for row in rows]
+
+
+def _object(value: Any) -> dict[str, Any]:
+    decoded = json.loads(value) if isinstance(value, (str, bytes)) else value
+    return decoded if isinstance(decoded, dict) else {}
 
 
 def _threads(value: Any) -> list[dict[str, Any]]:

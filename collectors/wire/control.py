@@ -90,6 +90,8 @@ class CaptureOrder(Record, tag="capture", frozen=True):
     want: list[CaptureWant]
     ranks: list[int] | None = None
     deadline_s: float = 10.0
+    ras_rank: int | None = None
+    """The node of this global rank also asks NCCL's RAS, for the whole job; older agents do not know it."""
 
 
 class Bye(Record, tag="bye", frozen=True):

@@ -13,15 +13,18 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from collectors import capture, processes, stacks
+from collectors import capture, processes, ras, ras_event, stacks
 from collectors.capture import Capturer
 from collectors.clock import SystemClock
 from collectors.formats.columns import unpack
 from collectors.wire import records
 from tests.collectors.fakes import spawn_hook, until
+from tests.collectors.formats.test_ras_status import LACKING
 from tests.collectors.test_hook_server import Node
+from tests.collectors.test_ras import Ras, peer
 
 needs_pyspy = pytest.mark.skipif(
     stacks.pyspy_path() is None or os.geteuid() != 0, reason="py-spy may look into others as root only"
@@ -65,10 +68,17 @@ class Bench(Node):
         os.kill(pid, signal.SIGSTOP)
         await until(lambda: processes.state(pid) == "T")
 
-    async def order(self, *want: Any, ranks: list[int] | None = None, deadline_s: float = 6.0) -> Any:
+    async def order(
+        self, *want: Any, ranks: list[int] | None = None, deadline_s: float = 6.0, ras_rank: int | None = None
+    ) -> Any:
         self.capturer.start(
             records.CaptureOrder(
-                capture_id=1, job="job-1", want=list(want), ranks=ranks, deadline_s=deadline_s
+                capture_id=1,
+                job="job-1",
+                want=list(want),
+                ranks=ranks,
+                deadline_s=deadline_s,
+                ras_rank=ras_rank,
             )
         )
         (done,) = await until(lambda: self.of(records.CaptureDone), deadline_s + 2)
@@ -131,6 +141,43 @@ async def test_a_stopped_rank_is_reported_as_stopped_before_the_deadline(bench: 
     assert (told.source, told.process_state) == ("py-spy", "T")
     assert any("wait_here_for_ever" in frame for thread in told.threads for frame in thread.frames)
     assert [record.id.rank for record in bench.of(records.Trace)] == [1]
+
+
+async def test_ras_is_asked_once_by_the_node_of_the_rank_that_is_named(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.ranks(2)
+    for state in bench.table:
+        state.hello = msgspec.structs.replace(state.hello, backend="cpu:gloo,cuda:nccl")
+    async with peer(Ras(LACKING, knows_json=False)) as port:
+        monkeypatch.setattr(ras, "address_of", lambda pid: ("127.0.0.1", port))
+        await bench.order("stacks", ras_rank=1)
+    (event,) = bench.of(records.Event)
+    assert (event.kind, event.id.rank, event.fields["capture_id"]) == ("nccl_ras", 1, "1")
+    assert ras_event.read(event.fields).status.communicators[0].missing == [1, 21]
+    assert isinstance(bench.emitted[-1], records.CaptureDone)
+
+
+async def test_the_reason_why_ras_said_nothing_is_evidence_too(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.ranks(1)
+    for state in bench.table:
+        state.hello = msgspec.structs.replace(state.hello, backend="nccl")
+    async with peer(Ras(LACKING)) as port:
+        pass
+    monkeypatch.setattr(ras, "address_of", lambda pid: ("127.0.0.1", port))
+    await bench.order("stacks", ras_rank=0)
+    (event,) = bench.of(records.Event)
+    assert event.text.startswith("NCCL RAS gave no answer:")
+
+
+async def test_ras_is_not_asked_elsewhere_nor_of_a_job_without_nccl(bench: Bench) -> None:
+    await bench.ranks(1)
+    await bench.order("stacks", ras_rank=0)  # its backend is gloo
+    bench.emitted.clear()
+    await bench.order("stacks", ras_rank=7)
+    assert bench.of(records.Event) == []
 
 
 async def test_without_pyspy_the_process_state_is_still_told(

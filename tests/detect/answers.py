@@ -9,8 +9,10 @@ from psycopg.types.json import Jsonb
 
 from clusterwatch.jobs.models import Capture
 from clusterwatch.store.series import PartitionCache, Rows
+from collectors import ras_event
 from collectors.formats.columns import pack
 from collectors.formats.flight_recorder import decode
+from collectors.ras import RasAnswer
 from tests.data import recorder
 from tests.detect.fake_job import FakeJob
 
@@ -39,14 +41,20 @@ def answer(
     stacks: dict[int, Sequence[str]] | None = None,
     state: dict[int, str] | None = None,
     damaged: Iterable[int] = (),
+    ras: RasAnswer | None = None,
 ) -> None:
     """Every capture of the job is answered: rings of all ranks but ``without``, stacks of those named."""
     rows, number = Rows(), iter(range(1, 10_000))
     cache = PartitionCache()
-    cache.prepare([("trace", job.now_ns), ("stacks", job.now_ns)])
+    cache.prepare([(table, job.now_ns) for table in ("trace", "stacks", "event")])
     for capture in captures_of(job):
         if capture.state != Capture.State.REQUESTED:
             continue
+        if ras is not None and capture.ras_rank is not None:
+            fields = ras_event.fields(ras, capture.pk)
+            head = (job.cluster.pk, job.ranks[capture.ras_rank].row.node_id, job.now_ns, "e", next(number))
+            text = (ras_event.SOURCE, ras_event.KIND, "info", ras_event.sentence(fields), Jsonb(fields))
+            rows.add("event", (*head, *text, job.job.pk, job.job.attempt, "", capture.ras_rank))
         wanted = capture.ranks if capture.ranks is not None else sorted(job.ranks)
         for rank in wanted:
             head = (

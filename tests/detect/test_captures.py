@@ -9,6 +9,8 @@ import pytest
 from clusterwatch.incidents.queries import evidence_json
 from clusterwatch.jobs.models import Capture
 from collectors.formats.columns import unpack
+from collectors.ras import RasAnswer
+from tests.collectors.formats.test_ras_status import LACKING
 from tests.data import recorder
 from tests.detect.answers import LOADING, WAITING, answer, captures_of
 from tests.detect.fake_job import SECOND, FakeJob, at
@@ -52,6 +54,41 @@ def test_a_stall_that_lasts_is_captured_again_after_half_a_minute(fake_job: Fake
     fake_job.settle_captures()
     fake_job.ticks(3)
     assert len(captures_of(fake_job)) == 4
+
+
+def test_ras_is_asked_once_a_stall_of_the_lowest_rank_that_is_no_suspect(fake_job: FakeJob) -> None:
+    fake_job.job.ranks.update(backend="cpu:gloo,cuda:nccl")
+    suspected(fake_job, 0)
+    assert [(capture.ranks, capture.ras_rank) for capture in captures_of(fake_job)] == [
+        ([0], None),
+        (None, 1),
+    ]
+    fake_job.settle_captures()
+    fake_job.ticks(32)
+    later = captures_of(fake_job)[2:]
+    assert later and [capture.ras_rank for capture in later] == [None] * len(later)
+
+
+def test_what_ras_said_is_frozen_with_the_other_evidence(fake_job: FakeJob) -> None:
+    fake_job.job.ranks.update(backend="nccl")
+    suspected(fake_job, 3)
+    said = RasAnswer("localhost:28028", "text", LACKING.encode())
+    answer(fake_job, rings(odd=3), stacks={3: LOADING}, ras=said)
+    fake_job.tick()
+    (piece,) = fake_job.incident().evidence.filter(kind="nccl_ras")
+    told = evidence_json(piece)
+    assert piece.title.startswith("NCCL RAS: 2 ranks missing, 3 ranks behind")
+    assert told["status"]["communicators"][0]["missing"] == [1, 21]
+    assert told["answer"] == LACKING
+
+
+def test_why_ras_gave_no_answer_is_frozen_too(fake_job: FakeJob) -> None:
+    fake_job.job.ranks.update(backend="nccl")
+    suspected(fake_job, 3)
+    answer(fake_job, rings(odd=3), ras=RasAnswer("", "text", error="switched off: NCCL_RAS_ENABLE=0"))
+    fake_job.tick()
+    (piece,) = fake_job.incident().evidence.filter(kind="nccl_ras")
+    assert piece.title == "NCCL RAS gave no answer: switched off: NCCL_RAS_ENABLE=0"
 
 
 def test_the_rank_in_its_data_loader_is_named_with_call_and_cause(fake_job: FakeJob) -> None:

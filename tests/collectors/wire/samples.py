@@ -82,6 +82,7 @@ def messages() -> dict[str, Any]:
         "reject": records.Reject(lane="bulk", sequence=9, reason="future"),
         "slow": records.Slow(lane="bulk", pause_s=2.5),
         "capture": records.CaptureOrder(capture_id=5, job="4711", want=["window", "stacks"], ranks=[3]),
+        "capture_ras": records.CaptureOrder(capture_id=6, job="4711", want=["stacks"], ras_rank=0),
         "bye": records.Bye(reason="stop"),
         "hot": records.HotFrame(
             t_ns=T_NS, metrics=hot_values.pack({"host_cpu_ratio": [0.5], "power_w": [650.0, None]}),
