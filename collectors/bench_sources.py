@@ -28,7 +28,7 @@ class _Replayed(Tree):
     def is_paced(self) -> bool:
         return True
 
-    def _inside(self, name: str) -> str:
+    def path(self, name: str) -> str:
         """Links of a machine's own files are not followed by hand."""
         return self._prefix + name
 

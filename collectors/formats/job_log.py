@@ -144,20 +144,27 @@ class LogParser:
         if last:
             self._lines(data[:last])
 
+    def take(self) -> tuple[list[LogEvent], int]:
+        """The events since the last call and how many were dropped: for a log that is still written."""
+        events = [event for first, later in self._kept.values() for event in (*first, *later)]
+        events.sort(key=lambda event: event.line)
+        dropped, self._dropped = self._dropped, 0
+        self._kept.clear()
+        return events, dropped
+
     def finish(self) -> JobLog:
         """What the file says. The parser is used up."""
         rest = self._head if self._skipping else self._carry
         if rest:
             self._lines(rest + b"\n")
-        events = [event for first, later in self._kept.values() for event in (*first, *later)]
-        events.sort(key=lambda event: event.line)
+        events, dropped = self.take()
         origin = self._origin
         last, undated = self._newest_above() if self._quiet_since is None else self._quiet_since
         return JobLog(
             self._source,
             tuple(events),
             self._line,
-            self._dropped,
+            dropped,
             origin.attempt,
             origin.scope,
             origin.who,

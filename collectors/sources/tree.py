@@ -50,14 +50,10 @@ class Tree:
 
     def read_bytes(self, name: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
         """The start of a file. Raises ``OSError``."""
-        path = self._inside(name)
         if name in self._refused:
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), name)
         try:
-            if name in self._errors:
-                number = self._errors[name]
-                raise OSError(number, os.strerror(number), path)
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            fd = self.open(name)
             try:
                 return _read_up_to(fd, max_bytes)
             finally:
@@ -67,6 +63,14 @@ class Tree:
                 self._refused.add(name)
             raise
 
+    def open(self, name: str) -> int:
+        """A descriptor, the caller's to close, for who reads a file in pieces. Raises ``OSError``."""
+        path = self.path(name)
+        if name in self._errors:
+            number = self._errors[name]
+            raise OSError(number, os.strerror(number), path)
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+
     def read_text(self, name: str, max_bytes: int = READ_MAX_BYTES) -> str:
         """The start of a file as text, bad bytes replaced. Raises ``OSError``."""
         return self.read_bytes(name, max_bytes).decode("utf-8", "replace")
@@ -74,18 +78,18 @@ class Tree:
     def list(self, name: str) -> list[str]:
         """Entries of a folder, sorted; empty when it is not there or may not be read."""
         try:
-            return sorted(os.listdir(self._inside(name)))  # noqa: PTH208
+            return sorted(os.listdir(self.path(name)))  # noqa: PTH208
         except OSError:
             return []
 
     def exists(self, name: str) -> bool:
         """For files of /proc and /sys only: never ask this of a mount."""
         try:
-            return os.path.lexists(self._inside(name))
+            return os.path.lexists(self.path(name))
         except OSError:
             return False
 
-    def _inside(self, name: str) -> str:
+    def path(self, name: str) -> str:
         """The path of a name. A link that leads out of a recorded tree is not there: never this machine.
 
         Raises:

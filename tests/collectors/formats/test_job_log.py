@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectors.formats.job_log import FIRST_KEPT, LAST_KEPT, LINE_MAX_BYTES, JobLog, LogEvent, parse
+from collectors.formats.job_log import (
+    FIRST_KEPT,
+    LAST_KEPT,
+    LINE_MAX_BYTES,
+    JobLog,
+    LogEvent,
+    LogParser,
+    parse,
+)
 from collectors.formats.job_log_prefix import UNDATED, UTC, Label, in_year
 from collectors.formats.job_log_prefix import parse as prefix
 
@@ -321,3 +329,14 @@ def test_hostile_text_costs_its_length(name: str) -> None:
     begun = time.process_time()
     parse("a", [data])
     assert time.process_time() - begun < 10
+
+
+def test_a_log_that_is_still_written_gives_each_event_once() -> None:
+    parser = LogParser("job.log")
+    parser.feed(TRACE[:60].encode())
+    assert parser.take() == ([], 0)
+    parser.feed(TRACE[60:].encode() + b"NCCL WARN x\n" * (FIRST_KEPT + LAST_KEPT + 5))
+    told, dropped = parser.take()
+    assert [event.kind for event in told] == ["traceback"] + ["nccl_warn"] * (FIRST_KEPT + LAST_KEPT)
+    assert dropped == 5
+    assert parser.take() == ([], 0) and parser.finish().events == ()
