@@ -24,6 +24,7 @@ REGISTRY: Final[dict[str, str]] = {
     "infiniband": "collectors.sources.infiniband:InfinibandSource",
     "kernel_log": "collectors.sources.kernel_log:KernelLogSource",
     "lustre": "collectors.sources.lustre:LustreSource",
+    "memory": "collectors.sources.memory:MemorySource",
     "mount_probe": "collectors.sources.mount_probe:MountProbeSource",
     "mounts": "collectors.sources.mounts:MountsSource",
     "nfs_servers": "collectors.sources.nfs_servers:NfsServersSource",

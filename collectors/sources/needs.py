@@ -16,6 +16,7 @@ NEEDS: Final[dict[str, str]] = {
     "infiniband": "an RDMA driver: /sys/class/infiniband",
     "kernel_log": "the right to read /dev/kmsg (root or CAP_SYSLOG), or journalctl",
     "lustre": "Lustre's client; root, where its files are in debugfs",
+    "memory": "ranks, and the right to read their /proc/PID/environ (root or CAP_SYS_PTRACE)",
     "mount_probe": "network or FUSE mounts in /proc/self/mountinfo, and stat of coreutils or busybox",
     "mounts": "NFS or FUSE mounts in /proc/self/mountinfo",
     "nfs_servers": "NFS mounts and root: /sys/kernel/debug/sunrpc",
