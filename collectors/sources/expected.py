@@ -1,21 +1,29 @@
 """What the node should have against what is there: lost GPUs, RDMA ports that are missing or too slow.
 
-In: etc/clusterwatch/agent.toml, sys/class/infiniband, what lists GPUs. Out: standing events ``gpu_lost``,
-``port_missing`` and ``rate_degraded``. Missing mounts are told by their own source.
+In: etc/clusterwatch/agent.toml, sys/class/infiniband, what lists GPUs; the node's class, where it has one.
+Out: standing events ``gpu_lost``, ``port_missing``, ``rate_degraded``, ``node_class_invalid`` and those of
+``expected_parts``. Missing mounts are told by their own source.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
-from collectors.sources.base import Attribute, Reading, SourceEvent
-from collectors.sources.gpu_identity import lost_uuids
+from collectors.sources import node_class
+from collectors.sources.base import HOST, Attribute, Reading, SourceEvent
+from collectors.sources.expected_parts import KINDS, ClassJudge
+from collectors.sources.gpu_identity import inventory, lost_uuids, normal_bdf
 from collectors.sources.gpu_states import lost_event
 from collectors.sources.infiniband import ROOT, expected_ports, rate_of
 from collectors.sources.tree import Tree
 
+CLASS_EVERY_S: Final = 60.0
 _RATE_SHARE_MIN: Final = 0.99
+_SEEN: Final = "parts-seen.json"
+_SEEN_MAX: Final = 1_024
 
 
 class ExpectedSource:
@@ -26,12 +34,56 @@ class ExpectedSource:
     deadline_s = 5.0
     metrics = ()
 
+    def __init__(self) -> None:
+        self._judge = ClassJudge()
+        self._class_events: list[SourceEvent] = []
+        self._judged_at_s: float | None = None
+        self._seen_file: Path | None = None
+
+    def keep_in(self, folder: Path) -> None:
+        """Where parts sat is kept, so that one that is missing after a boot has a name."""
+        self._seen_file = folder / _SEEN
+        try:
+            kept = json.loads(self._seen_file.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return
+        for kind in KINDS:
+            places = kept.get(kind) if isinstance(kept, dict) else None
+            if isinstance(places, list):
+                self._judge.seen[kind] = [one for one in places[:_SEEN_MAX] if one == normal_bdf(str(one))]
+
     def read(self, tree: Tree, at_s: float) -> Reading:
         events = [lost_event(uuid) for uuid in sorted(lost_uuids(tree))]
         for (device, number), wanted_gbps in expected_ports(tree).items():
             entity = f"port/{device}/{number}"
             events += _faults(tree, entity, device, number, wanted_gbps)
-        return Reading((), events)
+        if tree.is_due(self._judged_at_s, at_s, CLASS_EVERY_S):
+            self._class_events, self._judged_at_s = self._by_class(tree, at_s), at_s
+        return Reading((), events + self._class_events)
+
+    def _by_class(self, tree: Tree, at_s: float) -> list[SourceEvent]:
+        told = inventory(tree)
+        name = node_class.chosen(tree, told.get("node_class"))
+        if not name:
+            return []
+        try:
+            wanted = node_class.load(tree, name)
+        except node_class.ClassError as error:
+            return [SourceEvent(HOST, "node_class_invalid", str(error), "warning", standing=True)]
+        before = json.dumps(self._judge.seen)
+        events = self._judge.events(tree, wanted, told, at_s)
+        if self._seen_file is not None and (now := json.dumps(self._judge.seen)) != before:
+            self._keep(self._seen_file, now)
+        return events
+
+    def _keep(self, file: Path, text: str) -> None:
+        new = file.with_suffix(".new")
+        try:
+            new.write_text(text, encoding="utf-8")
+            new.replace(file)
+        except OSError:
+            # A full disk costs the names of parts that go missing later, nothing else.
+            self._seen_file = None
 
 
 def _faults(

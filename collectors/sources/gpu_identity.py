@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from collectors.sources.gpu_pause import Paused
+from collectors.sources.node_class import with_mounts
 from collectors.sources.tools import output
 from collectors.sources.tree import Tree
 
@@ -109,11 +110,12 @@ def told_twice(tree: Tree, tool: str) -> frozenset[str]:
 
 
 def inventory(tree: Tree) -> dict[str, Any]:
-    """What the node is expected to have; empty where the file is not there or cannot be read."""
+    """What the node is expected to have; no more than its class where the file cannot be read."""
     try:
-        return _parsed_inventory(tree.read_text(_FILES["inventory"], 1_048_576))
+        told = _parsed_inventory(tree.read_text(_FILES["inventory"], 1_048_576))
     except (OSError, ValueError, RecursionError):
-        return {}
+        told = {}
+    return with_mounts(tree, told)
 
 
 @functools.lru_cache(maxsize=4)

@@ -218,6 +218,11 @@ def _speed(text: str) -> tuple[float | None, str]:
     return (float(match[1]), OK) if match else (None, "unreadable")
 
 
+def link_at(tree: Tree, bdf: str) -> Link:
+    """The link of one device as the kernel tells it now."""
+    return _link_of(_device(tree, bdf))
+
+
 def _link_of(samples: Iterable[Sample]) -> Link:
     values = {sample.metric: sample.value for sample in samples}
     width = values["pcie_width_count"]
