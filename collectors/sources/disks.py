@@ -39,6 +39,9 @@ METRICS: Final = (
     MetricSpec("data_units_written_total", "total", 1.0),
     MetricSpec("media_errors_total", "total", 1.0),
     MetricSpec("critical_warning_mask", "mask", 1.0),
+    MetricSpec("available_spare_ratio", "ratio", 0.01),
+    MetricSpec("spare_threshold_ratio", "ratio", 0.01),
+    MetricSpec("unsafe_shutdowns_total", "total", 1.0),
 )
 
 _NOT_A_DISK: Final = re.compile(r"(loop|ram|zram|sr|fd|nbd)\d*")
@@ -64,7 +67,16 @@ _SMART: Final = (
     ("data_units_written_total", "data_units_written"),
     ("media_errors_total", "media_errors"),
     ("critical_warning_mask", "critical_warning"),
+    ("available_spare_ratio", "avail_spare"),
+    ("spare_threshold_ratio", "spare_thresh"),
+    ("unsafe_shutdowns_total", "unsafe_shutdowns"),
 )
+_OTHER_NAMES: Final = {
+    "percent_used": "percentage_used",
+    "avail_spare": "available_spare",
+    "spare_thresh": "available_spare_threshold",
+}
+"""As other tools call the fields."""
 _NUMBER: Final = re.compile(
     r"(0x[0-9a-f]{1,32}|[0-9]{1,39}|[0-9]{1,3}(?:[.,'\s\u00a0\u202f][0-9]{2,3}){0,18}[.,'\s\u00a0\u202f][0-9]{3})"
     r"\s*(?:%|°?\s?[CK]\b.*|\(.*)?"
@@ -96,7 +108,7 @@ class DisksSource:
             samples += _disk(name, row, self._last.get(name), at_s - self._at_s)
         self._last, self._at_s = rows, at_s
         smart = list(self._smart.samples(tree, at_s))
-        return Reading(samples + smart, list(_warnings(smart)))
+        return Reading(samples + smart, [*_warnings(smart), *_spares(smart)])
 
 
 def disk_rows(text: str) -> dict[str, tuple[int, ...]]:
@@ -187,6 +199,20 @@ def _warnings(samples: list[Sample]) -> Iterator[SourceEvent]:
             )
 
 
+def _spares(samples: list[Sample]) -> Iterator[SourceEvent]:
+    """``nvme_spare_low`` while a drive has fewer spare blocks than its own threshold."""
+    left = {one.entity: one.value for one in samples if one.metric == "available_spare_ratio"}
+    for sample in samples:
+        spare, least = left.get(sample.entity), sample.value
+        if sample.metric == "spare_threshold_ratio" and spare is not None and least and spare < least:
+            name = sample.entity.partition("/")[2]
+            text = f"{name} has {spare:.0%} of its spare blocks left, below its threshold of {least:.0%}"
+            told: dict[str, Attribute] = {"spare_ratio": spare, "threshold_ratio": least}
+            yield SourceEvent(
+                sample.entity, "nvme_spare_low", text, "critical", attributes=told, standing=True
+            )
+
+
 def _smart_samples(tree: Tree, device: str, recording: str) -> Iterator[Sample]:
     entity = f"disk/{device}"
     argv = ["nvme", "smart-log", "-o", "json", f"/dev/{device}"]
@@ -209,12 +235,12 @@ def _in_our_unit(metric: str, number: int, said: dict[str, object]) -> float:
     """Kelvin to degrees Celsius, unless the tool's text says that it is Celsius; percent to a ratio."""
     if metric == "temperature_c":
         return number if _CELSIUS.match(str(said.get("temperature"))) else number - KELVIN_OF_0_C
-    return number / 100 if metric == "percent_used_ratio" else number
+    return number / 100 if metric.endswith("_ratio") else number
 
 
 def smart_number(said: dict[str, object], key: str) -> tuple[int | None, str]:
     """A field of the log; newer tools spell it as text with a locale's separators, or as an object."""
-    value = said.get(key, said.get({"percent_used": "percentage_used"}.get(key, key)))
+    value = said.get(key, said.get(_OTHER_NAMES.get(key, key)))
     if isinstance(value, dict):
         value = value.get("value")
     if value is None:
