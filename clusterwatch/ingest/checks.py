@@ -50,6 +50,7 @@ _INT4_FIELDS: Final = frozenset(
 _INT8_MAX: Final = 2**63 - 1
 _INT4_MAX: Final = 2**31 - 1
 GPU_INDEX_MAX: Final = 1_023
+DEVICE_KINDS: Final = frozenset({"switch", "bmc", "rack", "scheduler", "fabric", "kubernetes"})
 MEMBERS_MAX: Final = 524_288
 """Of all groups of one rank together."""
 
@@ -245,10 +246,20 @@ def _check_stacks(record: records.Stacks) -> None:
         raise Rejected(f"a stack of more than {limits.FRAMES_PER_STACK_MAX} frames")
 
 
-def _check_readings(record: records.Readings) -> None:
+def _check_readings(record: records.Readings | records.DeviceReadings) -> None:
     if record.codec != readings.CODEC:
         raise Rejected(f"unknown codec {record.codec} of readings")
     readings.unpack(record.data)
+
+
+def _check_device_readings(record: records.DeviceReadings) -> None:
+    if record.kind not in DEVICE_KINDS:
+        raise Rejected("a device of an unknown kind")
+    if not record.device or not record.poller or not record.state:
+        raise Rejected("a device without a name, a poller or a state")
+    if not record.device.isprintable():
+        raise Rejected("device is not printable: two names that look the same would be two devices")
+    _check_readings(record)
 
 
 def _check_dropped(record: records.Dropped) -> None:
@@ -262,5 +273,6 @@ _CHECKERS: Final[dict[type, Any]] = {
     records.Trace: _check_trace,
     records.Stacks: _check_stacks,
     records.Readings: _check_readings,
+    records.DeviceReadings: _check_device_readings,
     records.Dropped: _check_dropped,
 }
