@@ -17,6 +17,7 @@ REGISTRY: Final[dict[str, str]] = {
     "edac": "collectors.sources.edac:EdacSource",
     "ethernet": "collectors.sources.ethernet:EthernetSource",
     "expected": "collectors.sources.expected:ExpectedSource",
+    "fabric_manager": "collectors.sources.fabric_manager:FabricManagerSource",
     "fuse_daemons": "collectors.sources.fuse_daemons:FuseDaemonsSource",
     "gpu_dcgm": "collectors.sources.gpu_dcgm:GpuDcgmSource",
     "gpu_nvml": "collectors.sources.gpu_nvml:GpuNvmlSource",

@@ -9,6 +9,7 @@ NEEDS: Final[dict[str, str]] = {
     "edac": "a driver of the memory controller: /sys/devices/system/edac",
     "ethernet": "network devices on a bus in /sys/class/net",
     "expected": "an inventory in /etc/clusterwatch/agent.toml",
+    "fabric_manager": "/var/log/fabricmanager.log (nodes with NVSwitches), and root to read it",
     "fuse_daemons": "FUSE mounts; root, to see which process serves which",
     "gpu_dcgm": "CLUSTERWATCH_DCGM_URL, the address of this machine's dcgm-exporter",
     "gpu_nvml": "the NVIDIA driver and its library NVML",
