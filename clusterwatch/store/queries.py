@@ -126,10 +126,13 @@ def events(
     cluster_id: int | None = None,
     node_id: int | None = None,
     job_id: int | None = None,
+    device: str | None = None,
     limit: int = 1_000,
 ) -> list[StoredEvent]:
     """Events of a window, newest first; the given ids narrow it.
 
+    Args:
+        device: ``kind/name`` of one that a poller told of; has no index, so give the poller's node too.
     Raises:
         ValueError: ``limit`` is over ``EVENTS_MAX``.
     """
@@ -142,6 +145,7 @@ def events(
             " AND (%(cluster)s::bigint IS NULL OR cluster_id = %(cluster)s)"
             " AND (%(node)s::bigint IS NULL OR node_id = %(node)s)"
             " AND (%(job)s::bigint IS NULL OR job_id = %(job)s)"
+            " AND (%(device)s::text IS NULL OR fields ->> 'device' = %(device)s)"
             " ORDER BY t_ns DESC, sequence DESC LIMIT %(limit)s",
             {
                 "start": start_ns,
@@ -149,6 +153,7 @@ def events(
                 "cluster": cluster_id,
                 "node": node_id,
                 "job": job_id,
+                "device": device,
                 "limit": limit,
             },
         )
