@@ -20,7 +20,7 @@ from collectors.sources.gpu_states import lost_event
 from collectors.sources.infiniband import ROOT, expected_ports, rate_of
 from collectors.sources.tree import Tree
 
-CLASS_EVERY_S: Final = 60.0
+CLASS_EVERY_S: Final = 120.0
 _RATE_SHARE_MIN: Final = 0.99
 _SEEN: Final = "parts-seen.json"
 _SEEN_MAX: Final = 1_024
