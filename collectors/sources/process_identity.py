@@ -31,10 +31,7 @@ _NUMBERS: Final = (
     "LOCAL_WORLD_SIZE", "SLURM_GPUS", "SLURM_JOB_END_TIME", "SLURM_JOB_NUM_NODES", "SLURM_JOB_START_TIME",
     "SLURM_LOCALID", "SLURM_NNODES", "SLURM_NODEID", "SLURM_PROCID", "SLURM_STEP_ID", "WORLD_SIZE",
 )  # fmt: skip
-PATHS: Final = ("NCCL_INSPECTOR_DUMP_DIR", "TORCHELASTIC_ERROR_FILE")
-"""Where a rank's libraries write; relative to its working folder."""
-ALLOWED: Final = frozenset({*_LISTS, *_RANKS, *_LOCAL_RANKS, *_RESTARTS, *_WORDS, *_NUMBERS, *PATHS})
-_LONG: Final = _LISTS | frozenset(PATHS)
+ALLOWED: Final = frozenset({*_LISTS, *_RANKS, *_LOCAL_RANKS, *_RESTARTS, *_WORDS, *_NUMBERS})
 _NAMES: Final = {name.encode(): name for name in ALLOWED}
 _JOB_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@+-]{0,127}")
 _NO_RUN_ID: Final = "none"
@@ -131,8 +128,8 @@ def environment(data: bytes) -> dict[str, str]:
         name = _NAMES.get(raw) if equals else None
         if name is None or name in found:
             continue
-        text = value[: LIST_MAX_CHARS if name in _LONG else VALUE_MAX_CHARS + 1].decode("utf-8", "replace")
-        if text.isprintable() and (name in _LONG or len(text) <= VALUE_MAX_CHARS):
+        text = value[: LIST_MAX_CHARS if name in _LISTS else VALUE_MAX_CHARS + 1].decode("utf-8", "replace")
+        if text.isprintable() and (name in _LISTS or len(text) <= VALUE_MAX_CHARS):
             found[name] = text
     return found
 
