@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -56,28 +57,26 @@ class Lost:
 
 
 def parse(data: bytes) -> list[Record]:
-    """Records of a recorded file. Damaged lines are left out.
+    """Records of a recorded file. Damaged lines are left out; of too many the newest stay.
 
     The driver prints some messages as several lines in one record; a file that was written by hand may have
     them as lines without a head.
     """
-    found: list[Record] = []
+    found: deque[Record] = deque(maxlen=RECORDS_MAX)
     for line in data.split(b"\n"):
         if line.startswith(b" "):
             continue
         if record := _record(line):
-            if len(found) >= RECORDS_MAX:
-                break
             found.append(record)
         elif found and line.startswith(b"NVRM: "):
             found[-1] = replace(found[-1], text=f"{found[-1].text} {_text(line)}"[:TEXT_MAX_CHARS])
-    return found
+    return list(found)
 
 
 def parse_journal(data: bytes) -> list[Record]:
     """Kernel records of ``journalctl -k -o json``: a message that is no UTF-8 is a list of bytes there."""
     found: list[Record] = []
-    for line in data.split(b"\n")[:RECORDS_MAX]:
+    for line in data.split(b"\n")[-RECORDS_MAX:]:
         with contextlib.suppress(ValueError, RecursionError, TypeError, KeyError):
             told = json.loads(line)
             message = told["MESSAGE"]
