@@ -23,6 +23,8 @@ from collectors.wire.records import Readings
 
 EVERY_S: Final = 15
 CONFIRM_EVERY_S: Final = 60
+NODE_ROWS_MAX: Final = 8_192
+"""Values of one node; one with eight GPUs and nine network ports has about five thousand."""
 FIRST_WAIT_S: Final = 10.0
 """How long the first record waits for sources that have not answered once."""
 STARTING: Final = "starting"
@@ -64,7 +66,7 @@ class Newest:
             return None
         self._slot = slot
         table = self.table(states)
-        words = _words(table)
+        words = digest_of_words(table)
         if words == self._words and 0 <= slot - self._sent_slot < CONFIRM_EVERY_S // EVERY_S:
             return None
         self._words, self._sent_slot = words, slot
@@ -76,7 +78,7 @@ class Newest:
         told = sorted(self._sources, key=lambda source: states.get(source.name, OK) != OK)
         known = [(source, self._kept[source.name][0]) for source in told if source.name in self._kept]
         samples = list(best_samples(known))
-        rows = [(source, sample) for source, sample in samples if _may_travel(sample)]
+        rows = [(source, sample) for source, sample in samples if may_travel(sample)]
         rows.sort(key=lambda row: self._rank(row[1].metric))
         words = [
             SourceWord(
@@ -87,8 +89,8 @@ class Newest:
             )
             for source in self._sources
         ]
-        kept = rows[: limits.READINGS_ROWS_MAX]
-        return _columns(words, kept, len(samples) - len(kept))
+        kept = rows[:NODE_ROWS_MAX]
+        return columns(words, kept, len(samples) - len(kept))
 
     def _is_early(self, states: Mapping[str, str]) -> bool:
         starting = STARTING in states.values()
@@ -103,14 +105,16 @@ _is_name = lru_cache(maxsize=16_384)(readings.is_name)
 """Names are the same at every look."""
 
 
-def _may_travel(sample: Sample) -> bool:
+def may_travel(sample: Sample) -> bool:
+    """Whether the wire takes a sample's names."""
     sound = _is_name(sample.entity) and _is_name(sample.metric) and _is_name(sample.quality)
     if not sample.labels:
         return sound
     return sound and all(_is_name(text) for pair in sample.labels.items() for text in pair if text)
 
 
-def _columns(words: list[SourceWord], rows: Iterable[tuple[str, Sample]], left_out: int) -> Table:
+def columns(words: list[SourceWord], rows: Iterable[tuple[str, Sample]], left_out: int) -> Table:
+    """A table of (source, sample) whose names may travel and whose sources are among ``words``."""
     source_place = {word.name: place for place, word in enumerate(words)}
     entities, metrics, qualities = _Places(), _Places(), _Places()
     labels: dict[tuple[tuple[str, str], ...], int] = {(): 0}
@@ -151,7 +155,7 @@ def _told(sample: Sample) -> tuple[float | int | None, str]:
     return value, sample.quality
 
 
-def _words(table: Table) -> bytes:
+def digest_of_words(table: Table) -> bytes:
     """A digest of all but the numbers and their ages."""
     sources = [SourceWord(one.name, one.state, one.period_s) for one in table.sources]
     bare = msgspec.structs.replace(table, sources=sources, value=[])

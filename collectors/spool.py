@@ -42,8 +42,8 @@ SEGMENT_BYTES: Final = 1024 * 1024
 _REPORT_RESERVE_BYTES: Final = 64 * 1024
 """What a full spool may still grow by to say what it dropped."""
 
-CHAIN_OF: Final = {
-    "block": "block", "readings": "block", "steps": "steps", "trace": "trace", "stacks": "trace",
+CHAIN_OF: Final = dict.fromkeys(("block", "readings", "device_readings"), "block") | {
+    "steps": "steps", "trace": "trace", "stacks": "trace",
 }  # fmt: skip
 """Record kind -> chain; every other kind is in ``event``."""
 EVICTION_ORDER: Final = ("block", "steps", "trace", "event")

@@ -29,8 +29,8 @@ METRICS_PER_FRAME_MAX: Final = 2_048
 SERIES_PER_METRIC_MAX: Final = 1_024
 """Values of one metric of a node; an NVL72 rack has 72."""
 
-READINGS_ROWS_MAX: Final = 8_192
-"""Values of one ``Readings``; a node with eight GPUs and nine network ports has about five thousand."""
+READINGS_ROWS_MAX: Final = 65_536
+"""Values of one ``Readings`` or ``DeviceReadings``; a switch with 576 ports has about 35,000."""
 
 READINGS_NAME_MAX_CHARS: Final = 128
 READINGS_MAX_DECOMPRESSED_BYTES: Final = 4 * 1024 * 1024

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from collectors.minute import MetricSpec
-from collectors.readings import CONFIRM_EVERY_S, EVERY_S, Newest
+from collectors.readings import CONFIRM_EVERY_S, EVERY_S, NODE_ROWS_MAX, Newest
 from collectors.sources.base import Reading, Sample
 from collectors.sources.tree import Tree
-from collectors.wire import limits, readings
+from collectors.wire import readings
 from collectors.wire.records import Readings
 from tests.collectors.fakes import FakeClock
 
@@ -139,8 +139,8 @@ def test_beyond_the_limit_declared_metrics_go_before_counters_and_their_last_cha
     record = newest.due(OK)
     assert record is not None
     table = readings.unpack(record.data)
-    assert len(table.value) == limits.READINGS_ROWS_MAX
-    assert table.left_out == 10_001 - limits.READINGS_ROWS_MAX
+    assert len(table.value) == NODE_ROWS_MAX
+    assert table.left_out == 10_001 - NODE_ROWS_MAX
     assert rows(table)[0][1] == "power_w"
     assert sum(row[1].endswith("_total") for row in rows(table)) == 5_000
 

@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from collectors.spool import Spool
+from collectors.spool import CHAIN_OF, Spool
 from collectors.wire import codec, records
 from collectors.wire.records import LANES, Lane, RankId
 from tests.collectors.fakes import FakeClock
@@ -196,6 +196,13 @@ def test_numbers_rise_in_each_lane_and_survive_a_restart(tmp_path: Path) -> None
     assert again.epoch == epoch
     assert again.append(event(3)) == 3
     assert again.acked("urgent") == 2
+
+
+@pytest.mark.parametrize("lane", LANES)
+def test_every_kind_of_record_takes_its_number_from_its_own_lane(lane: Lane) -> None:
+    assert {kind for kind, own in records.LANE_OF.items() if own == lane} == {
+        kind for kind in records.LANE_OF if records.LANE_OF[CHAIN_OF.get(kind, "event")] == lane
+    }
 
 
 def test_only_flushed_records_may_be_sent(tmp_path: Path) -> None:

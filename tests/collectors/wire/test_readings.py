@@ -80,7 +80,10 @@ def test_a_table_that_contradicts_itself_is_refused_with_words(changes: dict[str
 def test_more_rows_than_the_limit_are_refused() -> None:
     rows = limits.READINGS_ROWS_MAX + 1
     zeros = [0] * rows
-    wide = {"entities": [f"e{n}" for n in range(10)], "metrics": [f"m{n}" for n in range(1_000)]}
+    wide = {
+        "entities": [f"e{n}" for n in range(rows // 1_000 + 1)],
+        "metrics": [f"m{n}" for n in range(1_000)],
+    }
     columns = {"entity": [n // 1_000 for n in range(rows)], "metric": [n % 1_000 for n in range(rows)]}
     table = wide | columns | {"source": zeros, "quality": zeros, "value": zeros, "label": [], "labels": []}
     with pytest.raises(WireError):
