@@ -234,7 +234,8 @@ def _dropped_row(rows: series.Rows, item: _Item, job_id: int | None, captures: s
     """Records a node had to let go become an event: every gap has a reason."""
     dropped: records.Dropped = item.record
     total = sum(dropped.counts.values())
-    text = f"the agent let {total} records of the lane {dropped.lane} go: {dropped.reason}"
+    noun = "record" if total == 1 else "records"
+    text = f"the agent let {total} {noun} of the lane {dropped.lane} go: {dropped.reason}"
     fields = {name: str(count) for name, count in dropped.counts.items()}
     rows.add(
         "event",

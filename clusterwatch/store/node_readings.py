@@ -22,7 +22,7 @@ STALE_AFTER_S: Final = 90.0
 """Beyond two periods of its source: an agent sends what it knows at least once a minute."""
 UNITS: Final = (
     "bytes_per_s", "mib_per_s", "per_s", "delta_count", "count", "total", "ratio", "percent", "mask", "bytes",
-    "gbps", "mbps", "gts", "mhz", "ms", "us", "w", "c", "s",
+    "gbps", "mbps", "gts", "mhz", "hz", "rpm", "dbm", "lpm", "pa", "ms", "us", "ma", "w", "c", "s", "v", "a",
 )  # fmt: skip
 """What names of metrics end with, longer ones before those that they end with."""
 
@@ -130,7 +130,9 @@ def drop_unseen(now_ns: int) -> int:
 
 
 def unit_of(metric: str) -> str | None:
-    """The unit a metric's name ends with."""
+    """The unit a metric's name ends with; ``bytes_read_per_s`` has what is counted before the verb."""
+    if metric.endswith("_per_s") and "bytes_" in metric:
+        return "bytes_per_s"
     return next((unit for unit in UNITS if metric.endswith(f"_{unit}")), None)
 
 

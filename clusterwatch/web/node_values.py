@@ -13,14 +13,20 @@ _WORDS: Final = {
     "empty": "its file is empty",
     "eopnotsupp": "not supported (EOPNOTSUPP)",
     "first_sample": "needs a second look",
+    "incomplete": "one of its parts gives no answer",
     "link_down": "the link is down",
     "lost": "the device is lost",
     "no_ops": "no operation finished",
+    "no_answer": "no answer",
+    "no_light": "no light",
     "no_traffic": "no traffic",
     "not_available": "not available here",
     "out_of_range": "out of range",
+    "paused": "the agent let go of the GPUs",
+    "pfc_watchdog": "not counted while the PFC watchdog acts",
     "reset": "the counter was reset",
     "saturated": "the counter stands at its top",
+    "too_narrow": "its counter of 32 bits is too narrow",
     "unknown": "its source does not say why",
     "unreadable": "cannot be read",
 }
@@ -29,9 +35,30 @@ _WORDS: Final = {
 _PLAIN: Final = {
     "w": ("W", 1), "c": ("\N{DEGREE SIGN}C", 0), "mhz": ("MHz", 0), "gbps": ("Gbit/s", 0),
     "mbps": ("Mbit/s", 0), "gts": ("GT/s", 1), "percent": ("%", 1), "mib_per_s": ("MiB/s", 1),
-    "ms": ("ms", 1), "us": ("\N{MICRO SIGN}s", 0), "per_s": ("/s", 1),
+    "ms": ("ms", 1), "us": ("\N{MICRO SIGN}s", 0), "per_s": ("/s", 1), "hz": ("Hz", 1), "rpm": ("rpm", 0),
+    "dbm": ("dBm", 1), "lpm": ("l/min", 1), "pa": ("Pa", 0), "v": ("V", 2), "a": ("A", 2), "ma": ("mA", 2),
 }  # fmt: skip
 """Unit -> how it is written, and digits where the value is not whole."""
+FLAGS: Final = frozenset(
+    [
+        "oper_up_count",
+        "admin_up_count",
+        "link_up_count",
+        "import_up_count",
+        "healthy_count",
+        "mounted_count",
+        "powered_on_count",
+        "frontend_connected_count",
+        "container_running_count",
+        "daemon_running_count",
+        "daemon_blocked_count",
+        "kernel_log_readable_count",
+        "nvml_readable_count",
+        "dcgm_readable_count",
+    ]
+)
+"""Counts that are 1 for yes and 0 for no."""
+_J_PER_KWH: Final = 3.6e6
 _SECONDS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "\N{MICRO SIGN}s"), (1e-9, "ns"))
 _LEAST_PERCENT: Final = 1e-4
 """Ratios below this are bit error rates and their like: as powers of ten."""
@@ -44,6 +71,10 @@ def reason(quality: str) -> str:
 
 def shown(value: float | int, unit: str | None, metric: str = "") -> str:
     """A number with its unit, as short as it stays true."""
+    if metric in FLAGS and value in (0, 1):
+        return "yes" if value else "no"
+    if metric.endswith("energy_j_total"):
+        return f"{_number(value / _J_PER_KWH, 1)}{THIN}kWh"
     if unit == "mask":
         return _mask(int(value), metric)
     if unit == "bytes":

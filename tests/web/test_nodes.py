@@ -42,11 +42,12 @@ def test_every_kind_of_part_has_a_section_with_units(seeded: Seeded, sign_in: Si
             ("disk/nvme0n1", "read_await_s", 0.00125, "ok"),
             ("mount//mnt/shared", "read_bytes_per_s", 3 * 2**30, "ok"),
             ("host", "host_memory_used_ratio", 0.4321, "ok"),
-            ("fan/1", "speed_count", 5_400, "ok"),
+            ("odd/1", "speed_count", 5_400, "ok"),
+            ("Odd x/1", "odd_count", 1, "ok"),
         ),
     )
     told = page_of(seeded, sign_in)
-    order = ["GPUs", "Network links", "NVLink", "PCIe", "Disks", "Mounts", "Host", "Other"]
+    order = ["GPUs", "Network links", "NVLink", "PCIe", "Disks", "Mounts", "Host", "Odd", "Other"]
     places = [told.index(f" {title} ") for title in order[:-1]] + [told.rindex("Other")]
     assert places == sorted(places)
     for part in (
@@ -57,6 +58,25 @@ def test_every_kind_of_part_has_a_section_with_units(seeded: Seeded, sign_in: Si
     looked, sent = re.search(r"sysfs looked (\d+) s ago", told), re.search(r"values sent (\d+) s ago", told)
     assert looked and sent, told
     assert int(sent[1]) >= 3 and int(looked[1]) - int(sent[1]) in (1, 2, 3)  # it looked 2 s before it sent
+
+
+def test_serials_and_models_are_words_and_flags_are_yes_or_no(seeded: Seeded, sign_in: SignIn) -> None:
+    table = table_of(
+        ("dimm/A1", "part_count", 1, "ok"),
+        ("dimm/A1", "ce_total", 4, "ok"),
+        ("mount//data", "mounted_count", 1, "ok"),
+        ("mount//data", "app_bytes_read_per_s", 3 * 2**20, "ok"),
+        ("lustre/ost-1", "import_up_count", 0, "ok"),
+    )
+    facts = [{}, {"serial": "S123", "model": HOSTILE, "part": "p0"}]
+    know(seeded.nodes[0], msgspec.structs.replace(table, labels=facts, label=[1, 0, 0, 0, 0]))
+    html = text_of(sign_in("vera").get("/nodes/node-a"))
+    told = plain(html)
+    assert "Part Serial Model A1 p0 S123" in told and "part count" not in told and "part (" not in told
+    assert "<img src=x" not in html and "&lt;img src=x" in html
+    assert "mounted yes" in told and "import up no" in told
+    assert "app read, per s 3.0 MiB/s" in told
+    assert told.index("Memory") < told.index("Mounts") < told.index("Storage servers")
 
 
 def test_what_is_not_known_says_why_and_is_never_zero(seeded: Seeded, sign_in: SignIn) -> None:
@@ -191,6 +211,7 @@ def test_a_stranger_is_sent_to_the_door_and_a_wrong_name_is_not_found(
         (1.0, "ratio", "100 %"), (0.00012, "ratio", "0.012 %"), (1e-15, "ratio", "1.0e-15"), (0, "s", "0 s"),
         (2.5, "s", "2.5 s"), (3e-7, "s", "300 ns"), (2e-12, "s", "2.0e-03 ns"), (1536, "bytes", "1.5 KiB"),
         (12345678, "total", "12 345 678"), (2**63 + 5, "total", "9 223 372 036 854 775 813"),
+        (-3.25, "dbm", "\u22123.2 dBm"), (5_400, "rpm", "5 400 rpm"), (229.5, "v", "229.50 V"),
         (0x101, "mask", "0x101"), (0.25, None, "0.250"), (-3, "c", "\u22123 \N{DEGREE SIGN}C"),
     ],
 )  # fmt: skip
