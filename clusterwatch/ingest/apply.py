@@ -15,9 +15,10 @@ from clusterwatch.fleet import services as fleet
 from clusterwatch.jobs import announcements, exits
 from clusterwatch.jobs.announcements import Announcement, RefLayout
 from clusterwatch.jobs.exits import NodeWord
-from clusterwatch.store import node_readings, partitions, series
+from clusterwatch.store import device_readings, node_readings, partitions, series
 from clusterwatch.store.block_rows import BlockRow
 from clusterwatch.store.block_shapes import ShapeKey, shape_of
+from clusterwatch.store.device_readings import DeviceRow
 from clusterwatch.store.node_readings import NodeRow
 from collectors.wire import records
 
@@ -100,7 +101,9 @@ class Applier:
         jobs = self._job_ids()
         captures = self._known_captures(jobs)
         rows = series.Rows()
-        node_readings.put(self._node_rows(), time.time_ns())
+        now_ns = time.time_ns()
+        node_readings.put(self._node_rows(), now_ns)
+        device_readings.put(self._device_rows(), now_ns)
         for item in self._items:
             if isinstance(item.record, records.Inventory):
                 as_json = msgspec.to_builtins(item.record)
@@ -120,6 +123,15 @@ class Applier:
                 yield NodeRow(
                     origin.node_id, origin.cluster_id, record.t_ns, origin.epoch, item.sequence, record.data
                 )
+
+    def _device_rows(self) -> Iterator[DeviceRow]:
+        for item in self._items:
+            if isinstance(item.record, records.DeviceReadings):
+                origin, told = item.origin, item.record
+                yield DeviceRow(
+                    origin.cluster_id, told.kind, told.device, origin.node_id, told.poller, told.state,
+                    told.node, told.t_ns, origin.epoch, item.sequence, told.data,
+                )  # fmt: skip
 
     def _add_block(self, rows: series.Rows, origin: Origin, sequence: int, block: records.Block) -> None:
         shape_id = self._shape_id(origin, block)

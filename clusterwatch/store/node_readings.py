@@ -119,7 +119,7 @@ def latest(node_id: int, now_ns: int) -> NodeReadings | None:
     t_ns, received_ns, data = rows[0]
     # A node's clock that runs ahead must not make its values look fresher than their coming here.
     sent_s = max(now_ns - t_ns, now_ns - received_ns, 0) / 1e9
-    return _unpacked(readings.unpack(data), sent_s)
+    return unpacked(readings.unpack(data), sent_s)
 
 
 def drop_unseen(now_ns: int) -> int:
@@ -136,7 +136,8 @@ def unit_of(metric: str) -> str | None:
     return next((unit for unit in UNITS if metric.endswith(f"_{unit}")), None)
 
 
-def _unpacked(table: readings.Table, sent_s: float) -> NodeReadings:
+def unpacked(table: readings.Table, sent_s: float) -> NodeReadings:
+    """Values by entity, of a table that was sent ``sent_s`` ago."""
     sources = tuple(_source(word, sent_s) for word in table.sources)
     entities: dict[str, list[Reading]] = {}
     labels = table.label or [0] * len(table.value)

@@ -18,7 +18,7 @@ from typing import Final
 from django.conf import settings
 from django.db import OperationalError, connection, transaction
 
-from clusterwatch.store import block_shapes, node_readings
+from clusterwatch.store import block_shapes, device_readings, node_readings
 
 logger = logging.getLogger(__name__)
 
@@ -149,6 +149,7 @@ def maintain(now_ns: int | None = None) -> dict[str, list[str]]:
     changed = {"made": ensure_ahead(now_ns), "dropped": drop_expired(now_ns)}
     block_shapes.drop_unused(max(int(settings.RETENTION_DAYS[table]) for table in SHAPED))
     node_readings.drop_unseen(now_ns or time.time_ns())
+    device_readings.drop_unseen(now_ns or time.time_ns())
     return changed
 
 

@@ -46,6 +46,8 @@ METRICS: Final = (
 )
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,15}")
+_MAC: Final = re.compile(r"(?:[0-9a-f]{2}:){5}[0-9a-f]{2}")
+_NO_MAC: Final = "00:00:00:00:00:00"
 _PAUSE_US: Final = re.compile(r"([rt]x_prio\d)_pause_duration")
 _QUICK: Final = re.compile(r"[rt]x_prio\d_pause|link_down_events_phy|tx_pause_storm_")
 """What is told at every look; other statistics every ``COUNTERS_PERIOD_S``."""
@@ -148,7 +150,7 @@ class _Look:
         found = [*self._link_samples(), *self._quick_samples(quick)]
         if not self.is_quick:
             slow = {name: count for name, count in read.items() if name not in quick}
-            self._nic.kept = [*self._speed(), *self._slow_samples(slow)]
+            self._nic.kept = [*self._speed(), *self._address(), *self._slow_samples(slow)]
             self._nic.counted_at_s = self._at_s
         return found + self._nic.kept
 
@@ -190,6 +192,15 @@ class _Look:
             if quality == UNREADABLE:  # "-1": a driver that has no speed, as of virtual devices
                 quality = NOT_AVAILABLE
             yield Sample(self._entity, "speed_gbps", None if mbps is None else mbps / 1_000, quality)
+
+    def _address(self) -> Iterator[Sample]:
+        """What a switch knows this port by; a fact in words has the value 1."""
+        try:
+            address = self._tree.read_text(f"{ROOT}/{self._netdev}/address", 64).strip().lower()
+        except OSError:
+            return
+        if _MAC.fullmatch(address) and address != _NO_MAC:
+            yield Sample(self._entity, "address_count", 1, OK, {"mac": address})
 
     def _quick_samples(self, quick: Mapping[str, Count]) -> Iterator[Sample]:
         changes = self._nic.quick.update(quick, self._at_s)
