@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import json
 import logging
 import os
 import signal
@@ -20,13 +19,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from collectors import inventory, node_series, sources
+from collectors import inventory, node_series, sources, wire_events
 from collectors.capture import Capturer
 from collectors.clock import Clock, SystemClock
 from collectors.config import AgentConfig, publish_hook_socket
 from collectors.exits import ExitWatch
 from collectors.guard import Guard
-from collectors.hook_messages import clip
 from collectors.hook_server import HookServer
 from collectors.minute import MetricSpec, MinuteStore
 from collectors.node_series import NodeSeries
@@ -35,7 +33,7 @@ from collectors.ranks import RankTable
 from collectors.readings import Newest
 from collectors.sender import Sender
 from collectors.sources import gpu_pause
-from collectors.sources.base import Attribute, Resuming, SourceEvent
+from collectors.sources.base import Resuming, SourceEvent
 from collectors.sources.news import News
 from collectors.sources.tree import Tree
 from collectors.spool import Spool
@@ -183,7 +181,7 @@ class Agent:
             self._newest.keep(source, reading)
             for event in self._news.fresh(source.name, reading.events):
                 self._release_gpus(event)
-                self.emit(self._wire_event(source.name, event))
+                self.emit(wire_events.of_source(source.name, event, self._clock.now_ns()))
 
     def _release_gpus(self, event: SourceEvent) -> None:
         """A reset that the driver asks for is blocked by whoever has it open, us too."""
@@ -251,9 +249,7 @@ class Agent:
             self._supervisor.slow_down(verdict.slowdown)
             self._newest.slowdown = verdict.slowdown
             log.warning("agent_budget %s", verdict.sentence)
-            self.emit(
-                self._event("agent_budget", "warning", verdict.sentence, {"slowdown": str(verdict.slowdown)})
-            )
+            self._say("agent_budget", "warning", verdict.sentence, {"slowdown": str(verdict.slowdown)})
 
     # --- records -----------------------------------------------------------------------------------------
 
@@ -287,29 +283,10 @@ class Agent:
     def _source_changed(self, name: str, reason: str, failed: bool) -> None:
         kind = "source_failed" if failed else "source_recovered"
         text = f"source {name} of {self._config.node}: {reason}"
-        self.emit(
-            self._event(kind, "warning" if failed else "info", text, {"source": name, "reason": reason})
-        )
+        self._say(kind, "warning" if failed else "info", text, {"source": name, "reason": reason})
 
-    def _event(
-        self, kind: str, severity: records.Severity, text: str, fields: dict[str, str]
-    ) -> records.Event:
-        return records.Event(
-            t_ns=self._clock.now_ns(), source="agent", kind=kind, severity=severity, text=text, fields=fields
-        )
-
-    def _wire_event(self, source: str, event: SourceEvent) -> records.Event:
-        fields = {name: _told(value) for name, value in event.attributes.items()} | {"entity": event.entity}
-        if event.code is not None:
-            fields["code"] = str(event.code)
-        return records.Event(
-            t_ns=event.t_ns if event.t_ns is not None else self._clock.now_ns(),
-            source=source,
-            kind=event.kind,
-            severity=event.severity,
-            text=clip(event.message),
-            fields=fields,
-        )
+    def _say(self, kind: str, severity: records.Severity, text: str, fields: dict[str, str]) -> None:
+        self.emit(wire_events.of_agent(self._clock.now_ns(), kind, severity, text, fields))
 
     # --- the end -----------------------------------------------------------------------------------------
 
@@ -342,11 +319,6 @@ class Agent:
         self._minutes.close()
         self._spool.close()
         os.close(self._lock_fd)
-
-
-def _told(value: Attribute) -> str:
-    """An attribute as the wire carries it: text; anything else as JSON."""
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def lock_folder(folder: Path) -> int:
