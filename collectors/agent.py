@@ -28,6 +28,7 @@ from collectors.guard import Guard
 from collectors.hook_server import HookServer
 from collectors.minute import MetricSpec, MinuteStore
 from collectors.node_series import NodeSeries
+from collectors.poller_link import PollerLink
 from collectors.rank_memory import RankMemory
 from collectors.ranks import RankTable
 from collectors.readings import Newest
@@ -90,8 +91,14 @@ class Agent:
         self._newest = Newest(config.node, self._clock, [])
         self._newest_sequence: int | None = None
         """of the last ``Readings``: the next one waits until the gateway has it"""
+        self._pollers = self._poller_link()
         self._ticks = 0
         self._stop = asyncio.Event()
+
+    def _poller_link(self) -> PollerLink | None:
+        """Only an agent that was told to poll devices has one."""
+        file, folder = self._config.pollers_file, self._config.state_dir / "pollers"
+        return PollerLink(file, folder, self._spool, self._clock, self._poller_changed) if file else None
 
     def emit(self, record: records.Spooled) -> None:
         """Puts one record on its way."""
@@ -165,6 +172,7 @@ class Agent:
             self._remember_ranks,
             self._spool.report_drops,
             self._mind_budget,
+            self._mind_pollers,
         ):
             try:
                 part()
@@ -220,7 +228,8 @@ class Agent:
             spool_bytes=self._spool.size_bytes,
             spool_records=self._spool.pending_records,
             dropped_total=self._spool.dropped_total,
-            sources=self._supervisor.status() if self._supervisor else {},
+            sources=(self._supervisor.status() if self._supervisor else {})
+            | ({"pollers": self._pollers.word} if self._pollers else {}),
         )
         self._sender.hot(
             HotFrame(
@@ -241,6 +250,12 @@ class Agent:
         record = self._newest.due(self._supervisor.status())
         if record is not None:
             self._newest_sequence = self._spool.append(record)
+            self._sender.wake()
+
+    def _mind_pollers(self) -> None:
+        if self._pollers is not None:
+            self._pollers.tick()
+            self._guard.excused_s = self._pollers.child_cpu_s
             self._sender.wake()
 
     def _mind_budget(self) -> None:
@@ -285,6 +300,12 @@ class Agent:
         text = f"source {name} of {self._config.node}: {reason}"
         self._say(kind, "warning" if failed else "info", text, {"source": name, "reason": reason})
 
+    def _poller_changed(self, name: str, reason: str, failed: bool) -> None:
+        kind = "poller_failed" if failed else "poller_recovered"
+        text = f"{f'poller {name}' if name else 'the pollers'} of {self._config.node}: {reason}"
+        log.warning("%s poller=%s reason=%s", kind, name, reason)
+        self._say(kind, "warning" if failed else "info", text, {"poller": name, "reason": reason})
+
     def _say(self, kind: str, severity: records.Severity, text: str, fields: dict[str, str]) -> None:
         self.emit(wire_events.of_agent(self._clock.now_ns(), kind, severity, text, fields))
 
@@ -307,6 +328,8 @@ class Agent:
                     await asyncio.sleep(0.05)
 
     async def _close(self, sending: asyncio.Task[None]) -> None:
+        if self._pollers is not None:
+            await self._pollers.stop()
         await self._deliver_last()
         self._capturer.close()
         self._exits.close()

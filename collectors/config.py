@@ -41,6 +41,7 @@ _SETTINGS: Final = [
     "spool_max_bytes",
     "sources_off",
     "gpu_release_s",
+    "pollers_file",
 ]
 
 
@@ -70,6 +71,8 @@ class AgentConfig:
     """names of sources that this agent does not run"""
     gpu_release_s: float = 0.0
     """how long the agent lets go of the GPU driver when that asks for a reset; 0: it does not"""
+    pollers_file: Path | None = None
+    """devices that this agent polls"""
 
     def enrolment_token(self) -> str | None:
         """The enrolment token, read when it is needed: its file may appear after the agent started."""
@@ -116,6 +119,7 @@ def load(environ: Mapping[str, str]) -> AgentConfig:
     hook_socket = settings.get("hook_socket") or endpoints.get("hook_socket") or default_hook_socket(root)
     token_file = settings.get("token_file") or endpoints.get("enrolment_token_file")
     ca_file = settings.get("gateway_ca")
+    pollers_file = settings.get("pollers_file")
     return AgentConfig(
         state_dir=root / "agent",
         gateway_url=_checked_url(gateway_url),
@@ -132,6 +136,7 @@ def load(environ: Mapping[str, str]) -> AgentConfig:
         spool_max_bytes=_checked_bytes(settings.get("spool_max_bytes")),
         sources_off=_checked_sources(settings.get("sources_off")),
         gpu_release_s=_checked_release(settings.get("gpu_release_s")),
+        pollers_file=Path(pollers_file).absolute() if pollers_file else None,
     )
 
 

@@ -47,6 +47,8 @@ class Guard:
         self.cpu_ratio: float | None = None
         """share of one core over the last whole window"""
         self.pss_bytes: int | None = None
+        self.excused_s = 0.0
+        """processor time of finished children that is not the agent's: of those that poll devices"""
 
     def tick(self) -> Verdict | None:
         """None inside a window."""
@@ -54,12 +56,12 @@ class Guard:
         if now_s < self._window_from_s:
             return None
         if self._cpu_from_s is None:
-            self._cpu_from_s = cpu_seconds()
+            self._cpu_from_s = cpu_seconds() - self.excused_s
             self.pss_bytes = own_pss_bytes()
             return None
         if now_s - self._window_from_s < WINDOW_S:
             return None
-        spent_s = cpu_seconds()
+        spent_s = cpu_seconds() - self.excused_s
         self.cpu_ratio = (spent_s - self._cpu_from_s) / (now_s - self._window_from_s)
         self.pss_bytes = own_pss_bytes()
         self._cpu_from_s, self._window_from_s = spent_s, now_s
