@@ -17,7 +17,8 @@ from typing import Literal, TextIO
 from urllib.parse import urlsplit
 
 from collectors import config as settings
-from collectors import processes, sources, stacks
+from collectors import poll, processes, sources, stacks
+from collectors.pollers.device import ConfigError
 from collectors.sources import gpu_pause
 from collectors.sources.base import FIRST_SAMPLE, Reading, Source
 from collectors.sources.needs import NEEDS
@@ -52,6 +53,8 @@ def check(environ: Mapping[str, str]) -> Iterator[Finding]:
     yield _hook_socket(config.hook_socket)
     yield from _kernel()
     yield from _gpu_pause(config.state_dir)
+    if config.pollers_file is not None:
+        yield _pollers(config.pollers_file)
     yield from _sources(config.sources_off)
 
 
@@ -153,6 +156,14 @@ def _ptrace() -> Finding:
     if scope:
         return "WARN", f"stacks from outside: kernel.yama.ptrace_scope is {scope}, so only root may take them"
     return "OK", f"stacks from outside: allowed for processes of {processes.user_name()}"
+
+
+def _pollers(file: Path) -> Finding:
+    try:
+        pollers = poll.load(file)
+    except ConfigError as error:
+        return "FAIL", f"devices are not asked: {error}"
+    return "OK", f"devices are asked by {', '.join(poller.name for poller in pollers)} of {file}"
 
 
 def _sources(off: frozenset[str]) -> Iterator[Finding]:

@@ -140,8 +140,11 @@ def diagnose(environ: dict[str, str]) -> tuple[int, str]:
 
 
 def test_the_doctor_names_what_is_wrong(tmp_path: Path) -> None:
-    code, text = diagnose(environment(tmp_path, GATEWAY_URL="ws://127.0.0.1:1"))
+    pollers = tmp_path / "pollers.toml"
+    told = environment(tmp_path, GATEWAY_URL="ws://127.0.0.1:1", POLLERS_FILE=str(pollers))
+    code, text = diagnose(told)
     assert code == 1
+    assert f"FAIL devices are not asked: {pollers} cannot be read" in text
     assert "FAIL the gateway ws://127.0.0.1:1 cannot be reached" in text
     assert "FAIL not enrolled and no enrolment token" in text
     assert diagnose({"CLUSTERWATCH_STATE_DIR": str(tmp_path)})[1].startswith("FAIL no gateway")

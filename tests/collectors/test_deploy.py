@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from collectors import config
+from collectors import config, poll
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 SETTINGS = {f"CLUSTERWATCH_{name.upper()}" for name in config._SETTINGS} | {"CLUSTERWATCH_TOKEN_FILE"}
@@ -56,3 +56,15 @@ def test_the_daemon_set_mounts_what_it_names() -> None:
     }
     assert told["spec"]["selector"]["matchLabels"] == told["spec"]["template"]["metadata"]["labels"]
     assert spec["hostPID"] and not container["securityContext"]["allowPrivilegeEscalation"]
+
+
+def test_the_pollers_of_the_example_can_be_made_once_its_secrets_are_there(tmp_path: Path) -> None:
+    text = (DEPLOY / "pollers.toml").read_text()
+    (tmp_path / "pollers.toml").write_text(text)
+    for name in re.findall(r'_file = "([^"]+)"', text):
+        (tmp_path / name).write_text("long-enough-secret")
+        (tmp_path / name).chmod(0o600)
+    pollers = poll.load(tmp_path / "pollers.toml")
+    assert [poller.name for poller in pollers] == ["switch_snmp", "switch_fboss", "redfish"]
+    for poller in pollers:
+        poller.close()
