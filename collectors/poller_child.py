@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import os
 import queue
 import signal
@@ -22,9 +23,11 @@ from collectors import poll
 from collectors.__main__ import log_to_stderr
 from collectors.clock import SystemClock
 from collectors.poller_devices import Devices
-from collectors.poller_messages import Message, PollerWord, packed
+from collectors.poller_messages import Message, PollerWord, TooLarge, packed
 from collectors.pollers.device import ConfigError, DeviceReading, Poller
 from collectors.sources.base import OK, Resuming
+
+log = logging.getLogger(__name__)
 
 BAD_CONFIG: Final = 78
 CLOSE_S: Final = 1.5
@@ -116,8 +119,12 @@ class Child:
 
 
 def send(out: int, message: Message) -> None:
-    """Writes a whole message. Raises ``OSError``."""
-    left = memoryview(packed(message))
+    """Writes a whole message; one that the wire does not take is left out. Raises ``OSError``."""
+    try:
+        left = memoryview(packed(message))
+    except TooLarge as error:
+        log.warning("poller_message_left_out reason=%s", error)
+        return
     while left:
         left = left[os.write(out, left) :]
 

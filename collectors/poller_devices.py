@@ -25,6 +25,8 @@ from collectors.wire import limits, readings, records
 from collectors.wire.readings import SourceWord, Table
 
 DEVICES_MAX: Final = 16_384
+TABLE_MAX_BYTES: Final = limits.RECORD_MAX_BYTES - 65_536
+"""Before it is compressed; the largest switch known has 0.6 MB."""
 EVENTS_MAX: Final = 256
 """of one device at one look"""
 _LOOK, _FAILURE = "look", "failure"
@@ -54,8 +56,13 @@ class Devices:
         self._kept: dict[Device, _Kept] = {}
 
     def take(self, poller: str, period_s: float, told: DeviceReading) -> list[records.Event]:
-        """Keeps what a device told; its events that are new. Beyond ``DEVICES_MAX`` nothing is kept."""
-        if told.device not in self._kept and len(self._kept) >= DEVICES_MAX:
+        """Keeps what a device told; its events that are new.
+
+        Nothing is kept of one beyond ``DEVICES_MAX``, or whose name cannot travel.
+        """
+        name = told.device.name
+        is_sound = name.isprintable() and 0 < len(name) <= limits.NAME_MAX_CHARS
+        if not is_sound or (told.device not in self._kept and len(self._kept) >= DEVICES_MAX):
             return []
         kept = self._kept.setdefault(told.device, _Kept(poller, period_s, columns([], [], 0)))
         kept.state, kept.node = state_word(told.state), told.node
@@ -118,4 +125,8 @@ def _table(poller: str, reading: Reading) -> Table:
     """Its values, one for each entity, metric and labels: the wire takes none that stands twice."""
     seen = {(one.entity, one.metric, *sorted(one.labels.items())): one for one in reading.samples}
     rows = [(poller, sample) for sample in seen.values() if may_travel(sample)][: limits.READINGS_ROWS_MAX]
-    return columns([SourceWord(poller, OK, 0.0)], rows, len(seen) - len(rows))
+    while True:
+        table = columns([SourceWord(poller, OK, 0.0)], rows, len(seen) - len(rows))
+        if len(msgspec.msgpack.encode(table)) <= TABLE_MAX_BYTES:
+            return table
+        rows = rows[: len(rows) // 2]

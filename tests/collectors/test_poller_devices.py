@@ -65,6 +65,17 @@ def test_a_poller_that_gives_up_makes_its_devices_unknown() -> None:
     assert [record.state for record in devices.due()] == ["not done within 30 s"]
 
 
+def test_a_device_with_too_much_or_with_no_name_costs_itself_only() -> None:
+    devices = Devices(FakeClock())
+    many = [Sample(f"switchport/{place:0100d}", "rate_gbps", 1.5) for place in range(70_000)]
+    for name in ("", "a\nb", "x" * 256):
+        assert devices.take("redfish", 60.0, DeviceReading(Device("bmc", name), Reading(many[:1]))) == []
+    devices.take("redfish", 60.0, DeviceReading(Device("bmc", "big"), Reading(many)))
+    (record,) = devices.due()
+    table = readings.unpack(record.data)
+    assert 0 < len(table.value) == 70_000 - table.left_out
+
+
 @settings(max_examples=30)
 @given(st.lists(st.text(max_size=40), max_size=5), st.integers(1, 50))
 def test_messages_come_out_as_they_went_in_however_they_are_cut(states: list[str], size: int) -> None:
