@@ -23,6 +23,7 @@ REGISTRY: Final[dict[str, str]] = {
     "gpu_nvml": "collectors.sources.gpu_nvml:GpuNvmlSource",
     "host": "collectors.sources.host:HostSource",
     "infiniband": "collectors.sources.infiniband:InfinibandSource",
+    "job_logs": "collectors.sources.job_logs:JobLogsSource",
     "kernel_log": "collectors.sources.kernel_log:KernelLogSource",
     "lustre": "collectors.sources.lustre:LustreSource",
     "memory": "collectors.sources.memory:MemorySource",

@@ -15,6 +15,7 @@ NEEDS: Final[dict[str, str]] = {
     "gpu_nvml": "the NVIDIA driver and its library NVML",
     "host": "/proc",
     "infiniband": "an RDMA driver: /sys/class/infiniband",
+    "job_logs": "ranks that write to files on this node's own disks, and root or CAP_SYS_PTRACE to see them",
     "kernel_log": "the right to read /dev/kmsg (root or CAP_SYSLOG), or journalctl",
     "lustre": "Lustre's client; root, where its files are in debugfs",
     "memory": "ranks, and the right to read their /proc/PID/environ (root or CAP_SYS_PTRACE)",
