@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +30,7 @@ JOURNAL_EVERY_LOOKS: Final = 30
 JOURNAL_RECORDS: Final = 2_000
 JOURNAL_TIMEOUT_S: Final = 4.0
 RECORDED_MAX_BYTES: Final = 16 * 1024 * 1024
-"""The largest buffer that distributions give the kernel's log."""
+"""of a recorded log; the largest buffer that distributions give the kernel's."""
 REPEATS_MAX: Final = 200
 """Events of one kind and code of one part at one look; what is beyond is counted in a ``kmsg_flood``."""
 KINDS_MAX: Final = 500
@@ -98,7 +99,7 @@ class KernelLogSource:
             if tree.is_live:
                 self._reader = self._reader or KmsgReader(f"/{KMSG}")
                 return self._reader.read(), OK
-            return parse(tree.read_bytes(KMSG, RECORDED_MAX_BYTES)), OK
+            return parse(_recorded(tree)), OK
         except OSError as error:
             return self._journal(tree, reason(error))
 
@@ -139,6 +140,16 @@ class KernelLogSource:
         with contextlib.suppress(OSError):  # a full disk must not cost the events of this look
             temporary.write_text(json.dumps(told), encoding="ascii")
             temporary.replace(self._kept_in)
+
+
+def _recorded(tree: Tree) -> bytes:
+    """The end of a recorded log, from a whole line on: of a long one the newest records count."""
+    with os.fdopen(tree.open(KMSG), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > RECORDED_MAX_BYTES:
+            file.seek(size - RECORDED_MAX_BYTES - 1)
+            file.readline()
+        return file.read(RECORDED_MAX_BYTES)
 
 
 def bounded(events: list[SourceEvent], repeats_max: int) -> list[SourceEvent]:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.sources import kmsg
+from collectors.sources import kernel_log, kmsg
 from collectors.sources.kernel_log import KernelLogSource
 from collectors.sources.kmsg import KmsgReader, Lost, Record, fresh
 from collectors.sources.tree import Tree
@@ -376,3 +376,15 @@ def test_a_log_that_may_not_be_read_is_not_a_host_without_faults(tmp_path: Path)
     assert look(KernelLogSource(), tmp_path)[0] == {("host", "kernel_log_readable_count"): (None, "eperm")}
     (tmp_path / "read_errors.json").unlink()
     assert look(KernelLogSource(), tmp_path)[0]["host", "kernel_log_readable_count"] == (1, "ok")
+
+
+@pytest.mark.parametrize("spare_bytes", range(4))
+def test_of_a_long_recording_the_end_is_read_from_a_whole_line_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spare_bytes: int
+) -> None:
+    """Half a record of a process would look like one of the kernel: 12 cut to 2."""
+    xid = "NVRM: Xid (PCI:0000:0a:00): %d, pid=1, name=a, x"
+    old, cut, new = (f"{prio},{at},{at},-;{xid % at}\n" for prio, at in ((3, 13), (12, 31), (3, 79)))
+    monkeypatch.setattr(kernel_log, "RECORDED_MAX_BYTES", len(new) + len(cut) - spare_bytes)
+    write(tmp_path, {"dev/kmsg": old + cut + new})
+    assert [event.code for event in look(KernelLogSource(), tmp_path)[1] if event.kind == "xid"] == [79]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collectors.sources import kmsg
 from collectors.sources.kmsg import KmsgReader, Lost, Record, fresh, parse, parse_journal
 
 
@@ -46,6 +47,11 @@ def test_only_facility_0_is_the_kernel(prio: int, from_kernel: bool) -> None:
 @pytest.mark.parametrize("line", [b"3,1;x", b"x,1,1,-;x", b"3,1,1,-", b"", b"3,-1,1,-;x", b"\x00" * 9])
 def test_a_damaged_line_costs_itself_only(line: bytes) -> None:
     assert [record.sequence for record in parse(b"3,1,1,-;a\n" + line + b"\n3,2,2,-;b\n")] == [1, 2]
+
+
+def test_of_too_many_records_the_newest_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kmsg, "RECORDS_MAX", 2)
+    assert [record.sequence for record in parse(b"6,1,1,-;a\n6,2,2,-;b\n6,3,3,-;c\n")] == [2, 3]
 
 
 def test_what_came_before_the_first_look_is_no_loss() -> None:
