@@ -2,59 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from clusterwatch.api.device_shapes import LinkShape, NodeDeviceShape
+from clusterwatch.api.reading_shapes import NodeEventShape, ReadingShape, SourceShape
 from clusterwatch.api.serializers import NodeSerializer
 from clusterwatch.fleet.models import Node, Slot
 from clusterwatch.jobs.models import Job
 from clusterwatch.jobs.node_view import NodeView
-
-
-class ExactNumber(serializers.FloatField):
-    """A counter of 64 bits is told as it was read."""
-
-    def to_representation(self, value: float | int) -> Any:
-        return value
-
-
-class SourceShape(serializers.Serializer[Any]):
-    """A source of the node's agent; ``age_s`` null: it gave nothing since the agent started."""
-
-    name = serializers.CharField()
-    state = serializers.CharField(help_text="ok, or what keeps it from giving values")
-    age_s = serializers.FloatField(allow_null=True)
-    stale = serializers.BooleanField()
-
-
-class ReadingShape(serializers.Serializer[Any]):
-    """A value; null is "not known", and ``quality`` says why."""
-
-    metric = serializers.CharField()
-    value = ExactNumber(allow_null=True)
-    unit = serializers.CharField(allow_null=True)
-    quality = serializers.CharField(help_text="ok, or why the value is not known or in doubt")
-    age_s = serializers.FloatField(help_text="since its source looked")
-    stale = serializers.BooleanField()
-    source = serializers.CharField()  # type: ignore[assignment]
-    labels = serializers.DictField(child=serializers.CharField())
-
-
-class NodeEventShape(serializers.Serializer[Any]):
-    at = serializers.SerializerMethodField()
-    source = serializers.CharField()  # type: ignore[assignment]
-    kind = serializers.CharField()
-    severity = serializers.CharField()
-    text = serializers.CharField(allow_blank=True)
-    fields = serializers.DictField(child=serializers.CharField(allow_blank=True))  # type: ignore[assignment]
-    job = serializers.IntegerField(source="job_id", allow_null=True)
-    rank = serializers.IntegerField(allow_null=True)
-
-    def get_at(self, event: Any) -> datetime:
-        return datetime.fromtimestamp(event.t_ns / 1e9, UTC)
 
 
 class GpuShape(serializers.ModelSerializer[Slot]):
@@ -96,11 +54,13 @@ class NodeDetailShape(NodeSerializer):
     readings = serializers.SerializerMethodField()
     events = serializers.SerializerMethodField(help_text="of the last week, newest first")
     jobs = serializers.SerializerMethodField(help_text="that ran here, newest first")
+    devices = serializers.SerializerMethodField(help_text="its BMC and its rack's power")
+    links = serializers.SerializerMethodField(help_text="the far end of each port")
 
     class Meta(NodeSerializer.Meta):
         fields = [
             *NodeSerializer.Meta.fields, "kernel", "os", "cpu_model", "gpus", "records", "sources",
-            "readings_age_s", "readings_left_out", "readings", "events", "jobs",
+            "readings_age_s", "readings_left_out", "readings", "events", "jobs", "devices", "links",
         ]  # fmt: skip
         read_only_fields = fields
 
@@ -155,3 +115,11 @@ class NodeDetailShape(NodeSerializer):
     @extend_schema_field(NodeJobShape(many=True))
     def get_jobs(self, node: Node) -> Any:
         return NodeJobShape(self._view.jobs, many=True).data
+
+    @extend_schema_field(NodeDeviceShape(many=True))
+    def get_devices(self, node: Node) -> Any:
+        return NodeDeviceShape(self._view.around.own, many=True).data
+
+    @extend_schema_field(LinkShape(many=True))
+    def get_links(self, node: Node) -> Any:
+        return LinkShape(self._view.around.far_ends, many=True).data

@@ -8,7 +8,7 @@ from django.views.decorators.csrf import csrf_exempt
 from drf_spectacular.views import SpectacularJSONAPIView
 from rest_framework.permissions import AllowAny
 
-from clusterwatch.api import exports, node_views, past_views, series_views, views
+from clusterwatch.api import device_views, exports, node_views, past_views, series_views, views
 
 
 @csrf_exempt
@@ -48,6 +48,8 @@ urlpatterns = [
     path("jobs/<int:pk>/heatmap", past_views.JobHeatMap.as_view(), name="api-heatmap"),
     path("nodes", views.NodeList.as_view(), name="api-nodes"),
     path("nodes/<str:name>", node_views.NodeDetail.as_view(), name="api-node"),
+    path("devices", device_views.DeviceList.as_view(), name="api-devices"),
+    path("devices/<str:kind>/<str:name>", device_views.DeviceDetail.as_view(), name="api-device"),
     path("jobs", views.JobList.as_view(), name="api-jobs"),
     path("jobs/<int:pk>", views.JobDetail.as_view(), name="api-job"),
     path("jobs/<int:pk>/ranks", views.RankList.as_view(), name="api-ranks"),
