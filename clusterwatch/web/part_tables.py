@@ -29,7 +29,7 @@ KINDS: Final = {
 OTHER: Final = "Other"
 OWN_SECTIONS_MAX: Final = 8
 """Kinds that stand in no list get a section of their own up to here; what is beyond shares one."""
-TEXT_METRICS: Final = frozenset({"part_count", "neighbour_count"})
+TEXT_METRICS: Final = frozenset({"part_count", "neighbour_count", "address_count"})
 """A value of 1 whose labels are what is told."""
 NOT_IN_WORDS: Final = "part"
 """The label that says which piece of an entity it is."""

@@ -9,7 +9,7 @@ from django.contrib.auth.views import LoginView, LogoutView
 from django.http import HttpResponseBase
 from django.urls import URLPattern, path
 
-from clusterwatch.web.views import cluster, collectors, docs, incidents, jobs, nodes, search, session
+from clusterwatch.web.views import cluster, collectors, devices, docs, incidents, jobs, nodes, search, session
 
 
 def _screen(route: str, view: Callable[..., HttpResponseBase], name: str) -> URLPattern:
@@ -39,6 +39,8 @@ urlpatterns = [
     _screen("incidents/<int:incident_id>/notes", incidents.notes, "incident_notes"),
     _screen("incidents/<int:incident_id>/evidence/<int:evidence_id>.json", incidents.evidence, "evidence"),
     _screen("nodes/<str:name>", nodes.detail, "node"),
+    _screen("devices", devices.listing, "devices"),
+    _screen("devices/<str:kind>/<path:name>", devices.detail, "device"),
     _screen("collectors", collectors.listing, "collectors"),
     _screen("docs/verdicts/", docs.verdicts, "verdict_docs"),
     _screen("docs/verdicts/<slug:word>/", docs.verdict, "verdict_doc"),

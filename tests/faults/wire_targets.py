@@ -66,7 +66,9 @@ def sound_messages() -> dict[str, bytes]:
     """One message of each kind as it travels, all of them acceptable."""
     sound = samples.messages()
     sound["block"] = samples.block(blocks.encode(samples.METRICS, samples.COLUMNS))
-    sound["readings"] = msgspec.structs.replace(sound["readings"], data=readings.pack(samples.TABLE))
+    table = readings.pack(samples.TABLE)
+    for name in ("readings", "device_readings"):
+        sound[name] = msgspec.structs.replace(sound[name], data=table)
     sound["trace"] = msgspec.structs.replace(sound["trace"], columns=trace_format.pack(_trace()))
     sound["put"] = records.Put(
         lane="urgent",

@@ -24,8 +24,8 @@ def tree_cpu_s(pid: int) -> float:
         for child in (task / "children").read_text().split():
             try:
                 total += cpu_s(int(child))
-            except FileNotFoundError:
-                continue  # it ended meanwhile, its time is with its parent's
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it ended before or while it was read; its time is with its parent's
     return total
 
 

@@ -10,7 +10,7 @@ from django.views.decorators.http import require_GET
 
 from clusterwatch.fleet.models import Node
 from clusterwatch.jobs import node_view
-from clusterwatch.web import node_page
+from clusterwatch.web import device_page, node_page
 from clusterwatch.web.context import current_cluster, look_at
 
 
@@ -23,6 +23,9 @@ def detail(request: HttpRequest, name: str) -> HttpResponse:
     cluster = current_cluster(request, tuple(one.cluster for one in found))
     node = next((one for one in found if one.cluster == cluster), found[0])
     look_at(request, node.cluster_id)
-    page = node_page.build(node_view.view(node, request.user), datetime.now(UTC))
+    view, now = node_view.view(node, request.user), datetime.now(UTC)
+    page, around = node_page.build(view, now), device_page.around(view.around, now)
     twins = [one for one in found if one.pk != node.pk]
-    return render(request, "web/node.html", {"here": "collectors", "page": page, "twins": twins})
+    return render(
+        request, "web/node.html", {"here": "collectors", "page": page, "around": around, "twins": twins}
+    )

@@ -28,6 +28,10 @@ class Spied(Tree):
         self.names.add(name)
         return super().read_bytes(name, *more, **named)
 
+    def open(self, name: str) -> int:
+        self.names.add(name)
+        return super().open(name)
+
 
 def looks(root: Path) -> tuple[dict[str, Reading], dict[str, set[str]]]:
     """Source -> second reading, and source -> files it has read."""
