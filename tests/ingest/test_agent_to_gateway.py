@@ -19,6 +19,8 @@ from clusterwatch.accounts.models import Token, User
 from clusterwatch.accounts.services import create_token
 from clusterwatch.fleet.models import Node
 from clusterwatch.store import hot
+from tests.collectors.pollers.test_switch_fboss import MODELS
+from tests.collectors.pollers.test_switch_fboss import write as write_documents
 from tests.collectors.sources.trees import full_node, write
 from tests.ingest.conftest import GatewayProcess
 from tests.stack import Stack
@@ -64,7 +66,9 @@ def test_an_agent_enrols_and_its_records_arrive(
 
 
 @contextmanager
-def agent_on(tree: Path, gateway: GatewayProcess, enrolment: str, state: Path) -> Iterator[None]:
+def agent_on(
+    tree: Path, gateway: GatewayProcess, enrolment: str, state: Path, **settings: str
+) -> Iterator[None]:
     """A real agent of node ``host-b`` whose sources read ``tree``."""
     environment = os.environ | {
         "CLUSTERWATCH_STATE_DIR": str(state),
@@ -72,6 +76,7 @@ def agent_on(tree: Path, gateway: GatewayProcess, enrolment: str, state: Path) -
         "CLUSTERWATCH_TOKEN": enrolment,
         "CLUSTERWATCH_CLUSTER": "alpha",
         "CLUSTERWATCH_NODE": "host-b",
+        **{f"CLUSTERWATCH_{name}": value for name, value in settings.items()},
     }
     state.mkdir()
     with (state / "agent.log").open("wb") as log:
@@ -84,16 +89,25 @@ def agent_on(tree: Path, gateway: GatewayProcess, enrolment: str, state: Path) -
             agent.wait(20)
 
 
+def clients() -> tuple[Client, Client]:
+    """A viewer's script and browser."""
+    viewer = User.objects.create(username="vera", role="viewer")
+    _, secret = create_token("user", "read", user=viewer)
+    rest, browser = Client(headers={"Authorization": f"Bearer {secret}"}), Client()
+    browser.force_login(viewer)
+    return rest, browser
+
+
 Told = dict[tuple[str, str], Any]
 """(entity, metric) -> the value as REST tells it"""
 
 
-def told_once(client: Client, holds: Callable[[Told], bool]) -> Told:
-    """What REST tells of the node, as soon as it is as wanted."""
+def told_once(client: Client, holds: Callable[[Told], bool], path: str = "nodes/host-b") -> Told:
+    """What REST tells of the node or device, as soon as it is as wanted."""
     end = time.monotonic() + 50
     found: Told = {}
     while time.monotonic() < end:
-        answer = client.get("/api/v1/nodes/host-b")
+        answer = client.get(f"/api/v1/{path}")
         if answer.status_code == 200:
             parts = answer.json()["readings"].items()
             found = {(entity, value["metric"]): value for entity, values in parts for value in values}
@@ -109,10 +123,7 @@ def test_what_an_agent_reads_is_on_the_page_and_in_rest_and_changes_with_the_nod
 ) -> None:
     gateway = GatewayProcess.start(stack)
     gateway_processes.append(gateway)
-    viewer = User.objects.create(username="vera", role="viewer")
-    _, secret = create_token("user", "read", user=viewer)
-    rest, browser = Client(headers={"Authorization": f"Bearer {secret}"}), Client()
-    browser.force_login(viewer)
+    rest, browser = clients()
     tree = full_node(tmp_path / "tree")
     with agent_on(tree, gateway, enrolment, tmp_path / "state"):
         told = told_once(rest, lambda found: ("nic/rnic0", "link_up_count") in found)
@@ -135,4 +146,36 @@ def test_what_an_agent_reads_is_on_the_page_and_in_rest_and_changes_with_the_nod
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM node_readings")
         assert cursor.fetchone() == (1,)
+    assert gateway.terminate() == 0
+
+
+@pytest.mark.limit_s(180)
+def test_what_a_switch_told_is_on_its_page_and_in_rest_and_changes_with_it(
+    stack: Stack, enrolment: str, gateway_processes: list[GatewayProcess], tmp_path: Path
+) -> None:
+    gateway = GatewayProcess.start(stack)
+    gateway_processes.append(gateway)
+    rest, browser = clients()
+    documents = tmp_path / "fboss" / "leaf-1"
+    write_documents(documents, MODELS)
+    pollers = tmp_path / "pollers.toml"
+    pollers.write_text(
+        '[switch_fboss]\nfolder = "fboss"\nperiod_s = 5\ntargets = [{ name = "leaf-1" }]\n', encoding="utf-8"
+    )
+    path = "devices/switch/leaf-1"
+    with agent_on(tmp_path, gateway, enrolment, tmp_path / "state", POLLERS_FILE=str(pollers)):
+        told = told_once(rest, lambda found: any(metric == "rate_gbps" for _, metric in found), path)
+        ports = {entity for entity, metric in told if metric == "oper_up_count"}
+        assert ports and all(port.startswith("switchport/leaf-1/") for port in ports)
+        html = browser.get(f"/{path}").content.decode()
+        assert "answers" in html and "switch_fboss" in html and "host-b" in html
+        assert [event["kind"] for event in rest.get(f"/api/v1/{path}").json()["events"]] == ["port_down"]
+        for file in documents.iterdir():
+            file.unlink()
+        deadline = time.monotonic() + 50
+        while time.monotonic() < deadline and rest.get(f"/api/v1/{path}").json()["device"]["state"] == "ok":
+            time.sleep(0.3)
+        later = rest.get(f"/api/v1/{path}").json()
+        assert later["device"]["state"] != "ok" and later["readings"], "what it told last is kept, and why"
+        assert "It gave no answer at the last look" in browser.get(f"/{path}").content.decode()
     assert gateway.terminate() == 0

@@ -15,9 +15,14 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from clusterwatch.fleet.models import Node
+    from tests.web.seed_nodes import Value
 
 FLAGS = [
     "--no-sandbox",
@@ -89,6 +94,7 @@ def _seed() -> None:
     closed = seeded.resolved.pk if seeded.resolved else 0
     seed_nodes.know(seeded.nodes[0], seed_nodes.wide_node())
     seed_nodes.happen(seeded.nodes[0], "link_flap", 60)
+    _seed_devices(seeded.nodes)
 
     def beat() -> None:
         with contextlib.suppress(django.db.OperationalError):
@@ -112,6 +118,9 @@ def _seed() -> None:
             "collectors": f"/collectors?cluster={seeded.simulated.pk}",
             "node": f"/nodes/node-a?cluster={seeded.real.pk}",
             "node-silent": f"/nodes/node-b?cluster={seeded.real.pk}",
+            "devices": f"/devices?cluster={seeded.real.pk}",
+            "switch": f"/devices/switch/leaf-1?cluster={seeded.real.pk}",
+            "bmc": f"/devices/bmc/bmc-7?cluster={seeded.real.pk}",
             "verdict": "/docs/verdicts/missing_rank/",
             "verdicts": "/docs/verdicts/",
             "missing": "/incidents/999999",
@@ -120,6 +129,38 @@ def _seed() -> None:
 
 
 PAGES: dict[str, str] = {}
+
+
+def _seed_devices(nodes: Sequence[Node]) -> None:
+    """A leaf of 66 ports that sees two nodes, a spine that was not reached, a BMC."""
+    from tests.api.test_device_views import tell, with_labels
+    from tests.web.seed_nodes import table_of
+
+    rows: list[Value] = []
+    for n in range(1, 67):
+        port, up = f"switchport/leaf-1/Eth1/{n}", int(n % 7 != 3)
+        rows += [(port, "oper_up_count", up, "ok"), (port, "admin_up_count", 1, "ok")]
+        rows += [(port, "rate_gbps", 400 if up else None, "ok" if up else "link_down")]
+        rows += [(port, f"{way}_utilization_ratio", 0.9 - n / 100, "ok") for way in ("tx", "rx")]
+        rows += [(port, "tx_discards_delta_count", 12 * (n == 5), "ok")]
+        rows += [
+            (port, "rx_errors_delta_count", 3 * (n == 9), "ok"),
+            (port, "carrier_changes_total", n % 2, "ok"),
+        ]
+        rows += [(port, "neighbour_count", 1, "ok")] if n < 3 else []
+    rows += [(f"sensor/leaf-1/inlet-{n}", "temperature_c", 24 + n, "ok") for n in range(3)]
+    seen = iter(("node-a", "node-b"))
+    labels = [
+        {"peer": next(seen), "peer_port": "eth2"} if metric == "neighbour_count" else {}
+        for _, metric, *_ in rows
+    ]
+    tell(nodes[1], "switch", "leaf-1", with_labels(table_of(*rows), *labels))
+    tell(
+        nodes[1], "switch", "spine-1", table_of(("switch/spine-1", "uptime_s", 86_400, "ok")), state="timeout"
+    )
+    bmc: list[Value] = [(f"psu/bmc-7/{n}", "input_power_w", 2_750 - n, "ok") for n in range(6)]
+    bmc += [(f"fan/bmc-7/{n}", "speed_rpm", 9_000 + n, "ok") for n in range(10)]
+    tell(nodes[0], "bmc", "bmc-7", table_of(*bmc), node_name="node-a")
 
 
 def _wait(address: str) -> None:
