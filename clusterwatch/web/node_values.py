@@ -102,7 +102,7 @@ def _number(value: float | int, digits: int) -> str:
 def _ratio(value: float | int) -> str:
     if value and abs(value) < _LEAST_PERCENT:
         return f"{value:.1e}"
-    return f"{_number(100 * value, 1 if abs(value) >= 0.01 else 3)}{THIN}%"
+    return f"{_number(round(100 * value, 9), 1 if abs(value) >= 0.01 else 3)}{THIN}%"
 
 
 def _seconds(value: float | int) -> str:

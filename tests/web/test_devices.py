@@ -83,3 +83,9 @@ def test_what_a_device_says_is_text(seeded: Seeded, sign_in: SignIn) -> None:
     for path in ("/devices", "/devices/switch/a/b"):
         assert HOSTILE not in text_of(sign_in("vera").get(path))
     assert sign_in("vera").get("/devices/switch/none").status_code == 404
+
+
+def test_search_finds_a_device_by_a_part_of_its_name(seeded: Seeded, sign_in: SignIn) -> None:
+    tell(seeded.nodes[0], "switch", "leaf/17", table_of(("switch/x", "uptime_s", 5, "ok")))
+    answer = sign_in("vera").get("/search", {"q": "EAF/1"})
+    assert answer["Location"] == f"/devices/switch/leaf%2F17?cluster={seeded.real.pk}"

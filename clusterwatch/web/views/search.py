@@ -1,4 +1,4 @@
-"""One box for everything with a name: jobs (ours and the scheduler's id), hosts, incidents."""
+"""One box for everything with a name: jobs (ours and the scheduler's id), hosts, devices, incidents."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from django.views.decorators.http import require_GET
 
 from clusterwatch.fleet.models import Node
 from clusterwatch.incidents import queries
+from clusterwatch.jobs import device_view
 from clusterwatch.jobs.models import Rank
 from clusterwatch.jobs.queries import for_user
 
@@ -62,11 +63,25 @@ def _hosts(request: HttpRequest, text: str) -> list[Hit]:
     ]
 
 
+def _devices(text: str) -> list[Hit]:
+    hits = []
+    for device in device_view.named(text, HITS_MAX):
+        path = f"/devices/{quote(device.kind, safe='')}/{quote(device.name, safe='')}"
+        about = f"{device.kind}, {device.node_name or device.cluster.name}"
+        hits.append(Hit("Device", device.name, about, f"{path}?cluster={device.cluster.pk}"))
+    return hits
+
+
 @require_GET
 def search(request: HttpRequest) -> HttpResponse:
     """Hits of all kinds; a single hit is opened at once."""
     text = request.GET.get("q", "").replace("\0", "").strip()[:QUERY_MAX_CHARS]
-    hits = [*_incidents(request, text), *_jobs(request, text), *_hosts(request, text)] if text else []
+    hits = _hits(request, text) if text else []
     if len(hits) == 1:
         return redirect(hits[0].href)
-    return render(request, "web/search.html", {"here": "", "text": text, "hits": hits[: 3 * HITS_MAX]})
+    return render(request, "web/search.html", {"here": "", "text": text, "hits": hits[: 4 * HITS_MAX]})
+
+
+def _hits(request: HttpRequest, text: str) -> list[Hit]:
+    named = [*_incidents(request, text), *_jobs(request, text)]
+    return [*named, *_hosts(request, text), *_devices(text)]
