@@ -29,6 +29,7 @@ REGISTRY: Final[dict[str, str]] = {
     "memory": "collectors.sources.memory:MemorySource",
     "mount_probe": "collectors.sources.mount_probe:MountProbeSource",
     "mounts": "collectors.sources.mounts:MountsSource",
+    "nccl_inspector": "collectors.sources.nccl_inspector:NcclInspectorSource",
     "nfs_servers": "collectors.sources.nfs_servers:NfsServersSource",
     "nvlink": "collectors.sources.nvlink:NvlinkSource",
     "pcie": "collectors.sources.pcie:PcieSource",

@@ -21,6 +21,7 @@ NEEDS: Final[dict[str, str]] = {
     "memory": "ranks, and the right to read their /proc/PID/environ (root or CAP_SYS_PTRACE)",
     "mount_probe": "network or FUSE mounts in /proc/self/mountinfo, and stat of coreutils or busybox",
     "mounts": "NFS or FUSE mounts in /proc/self/mountinfo",
+    "nccl_inspector": "ranks with NCCL_INSPECTOR_ENABLE=1, logs on this node's disks; root or CAP_SYS_PTRACE",
     "nfs_servers": "NFS mounts and root: /sys/kernel/debug/sunrpc",
     "nvlink": "nvidia-smi and GPUs with NVLink",
     "pcie": "/sys/bus/pci",

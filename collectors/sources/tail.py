@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 LINE_MAX_BYTES: Final = 4_096
-"""What is longer is cut here."""
+"""What is longer is cut here, unless who tails wants longer ones."""
 CONTEXT_BYTES: Final = 64 * 1024
 """Read of the end of a file that is seen for the first time."""
 HEAD_BYTES: Final = 256
@@ -83,10 +83,12 @@ class Piece:
 
 
 class Tail:
-    """One name. ``mark``: where an agent before stopped."""
+    """One name."""
 
-    def __init__(self, mark: Mark | None = None) -> None:
+    def __init__(self, mark: Mark | None = None, line_max_bytes: int = LINE_MAX_BYTES) -> None:
+        """``mark``: where an agent before stopped; a line longer than ``line_max_bytes`` is cut there."""
         self.mark = mark
+        self._line_max_bytes = line_max_bytes
 
     def unread_bytes(self, file: File) -> int:
         """About how much a look would read."""
@@ -108,21 +110,35 @@ class Tail:
         if self.mark is None:
             return Piece() if file is None else self._first(file, max_bytes, is_last)
         if file is not None and self._is_same(file):
-            self.mark, piece = _read(file, self.mark, max_bytes, is_last)
+            self.mark, piece = self._read(file, self.mark, max_bytes, is_last)
             return piece
         mark, rest, new = self.mark, Piece(), Piece()
         before = self._found(reader.earlier())
         if before is not None:
-            mark, rest = _read(before, replace(mark, id=before.id), max_bytes // 2, True)
+            mark, rest = self._read(before, replace(mark, id=before.id), max_bytes // 2, True)
         if file is not None:
-            mark, new = _read(file, Mark(file.id), max_bytes // 2, is_last)
+            mark, new = self._read(file, Mark(file.id), max_bytes // 2, is_last)
         self.mark = mark
         return Piece(rest.lines + new.lines, rest.skipped_bytes + new.skipped_bytes)
 
     def _first(self, file: File, max_bytes: int, is_last: bool) -> Piece:
         offset = max(0, file.size - CONTEXT_BYTES)
-        self.mark, piece = _read(file, Mark(file.id, offset, offset > 0), max_bytes, is_last)
+        self.mark, piece = self._read(file, Mark(file.id, offset, offset > 0), max_bytes, is_last)
         return replace(piece, is_first=True)
+
+    def _read(self, file: File, mark: Mark, max_bytes: int, is_last: bool) -> tuple[Mark, Piece]:
+        """The lines from the mark on, and the mark after them."""
+        end = max(mark.offset, file.size)
+        if end - mark.offset <= max_bytes:
+            mark, lines = _lines(file, mark, end, is_last, self._line_max_bytes)
+            return _with_head(file, mark), Piece(lines)
+        half = max(max_bytes // 2, 1)
+        mark, first = _lines(file, mark, mark.offset + half, False, self._line_max_bytes)
+        resume = max(mark.offset, end - half)
+        skipped = resume - mark.offset
+        mark = replace(mark, offset=resume, in_line=mark.in_line or skipped > 0)
+        mark, last = _lines(file, mark, end, is_last, self._line_max_bytes)
+        return _with_head(file, mark), Piece(first + last, skipped)
 
     def _is_same(self, file: File) -> bool:
         """Whether the file was only written to. One that was cut off may have grown past the mark since."""
@@ -147,21 +163,9 @@ def _begins_alike(file: File, mark: Mark) -> bool:
     return zlib.crc32(file.read(0, mark.head_bytes)) == mark.head_crc
 
 
-def _read(file: File, mark: Mark, max_bytes: int, is_last: bool) -> tuple[Mark, Piece]:
-    """The lines from the mark on, and the mark after them."""
-    end = max(mark.offset, file.size)
-    if end - mark.offset <= max_bytes:
-        mark, lines = _lines(file, mark, end, is_last)
-        return _with_head(file, mark), Piece(lines)
-    half = max(max_bytes // 2, 1)
-    mark, first = _lines(file, mark, mark.offset + half, False)
-    resume = max(mark.offset, end - half)
-    skipped = resume - mark.offset
-    mark, last = _lines(file, replace(mark, offset=resume, in_line=mark.in_line or skipped > 0), end, is_last)
-    return _with_head(file, mark), Piece(first + last, skipped)
-
-
-def _lines(file: File, mark: Mark, end: int, is_last: bool) -> tuple[Mark, tuple[bytes, ...]]:
+def _lines(
+    file: File, mark: Mark, end: int, is_last: bool, line_max_bytes: int
+) -> tuple[Mark, tuple[bytes, ...]]:
     """Lines that end before ``end``; a cut one as soon as it is too long.
 
     A writer that does not append leaves a hole at the start of a file that was cut off: zeros.
@@ -177,11 +181,11 @@ def _lines(file: File, mark: Mark, end: int, is_last: bool) -> tuple[Mark, tuple
         if lines and in_line:
             del lines[0]
             in_line = False
-        found += [line.lstrip(b"\0")[:LINE_MAX_BYTES] for line in lines]
+        found += [line.lstrip(b"\0")[:line_max_bytes] for line in lines]
         if in_line:
             rest = b""
-        elif len(rest) > LINE_MAX_BYTES:
-            found.append(rest[:LINE_MAX_BYTES])
+        elif len(rest) > line_max_bytes:
+            found.append(rest[:line_max_bytes])
             in_line, rest = True, b""
         offset = at - len(rest)
     if is_last and rest:
