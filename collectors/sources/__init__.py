@@ -13,6 +13,7 @@ from typing import Final
 from collectors.sources.base import Source
 
 REGISTRY: Final[dict[str, str]] = {
+    "clock": "collectors.sources.clock:ClockSource",
     "disks": "collectors.sources.disks:DisksSource",
     "edac": "collectors.sources.edac:EdacSource",
     "ethernet": "collectors.sources.ethernet:EthernetSource",
@@ -25,6 +26,7 @@ REGISTRY: Final[dict[str, str]] = {
     "infiniband": "collectors.sources.infiniband:InfinibandSource",
     "job_logs": "collectors.sources.job_logs:JobLogsSource",
     "kernel_log": "collectors.sources.kernel_log:KernelLogSource",
+    "limits": "collectors.sources.limits:LimitsSource",
     "lustre": "collectors.sources.lustre:LustreSource",
     "memory": "collectors.sources.memory:MemorySource",
     "mount_probe": "collectors.sources.mount_probe:MountProbeSource",

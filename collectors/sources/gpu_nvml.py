@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from collectors.minute import MetricSpec
 from collectors.sources.base import HOST, Attribute, Reading, Sample, SourceEvent
+from collectors.sources.gpu_holders import BOARD
 from collectors.sources.gpu_identity import (
     GPUS_MAX,
     UUID,
@@ -247,6 +248,7 @@ class _Live:
             answer = self._client.ask({"ask": "processes"}, LIST_S)
         except OSError:
             return
+        BOARD.tell(answer)
         by_uuid = answer.get("by_uuid")
         for uuid, pids in (by_uuid if isinstance(by_uuid, dict) else {}).items():
             if isinstance(pids, list):

@@ -74,7 +74,7 @@ class Detail:
     stalled_us: Mapping[str, int] = field(default_factory=dict)
 
 
-def place_of(text: str) -> Place | None:
+def place_of(text: str, controller: str = "memory") -> Place | None:
     """The group of a process by its /proc/PID/cgroup; None at the root and outside of what can be seen."""
     found: Place | None = None
     for line in text.splitlines()[:64]:
@@ -82,7 +82,7 @@ def place_of(text: str) -> Place | None:
         controllers, _, path = rest.partition(":")
         if number == "0" and not controllers and path:
             found = found or _place(2, path)
-        elif "memory" in controllers.split(","):
+        elif controller in controllers.split(","):
             return _place(1, path)
     return found
 

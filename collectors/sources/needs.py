@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 NEEDS: Final[dict[str, str]] = {
+    "clock": "a Linux kernel; chronyc, for what chrony knows of its servers",
     "disks": "/proc/diskstats; nvme-cli and root, for the health of NVMe drives",
     "edac": "a driver of the memory controller: /sys/devices/system/edac",
     "ethernet": "network devices on a bus in /sys/class/net",
@@ -17,6 +18,7 @@ NEEDS: Final[dict[str, str]] = {
     "infiniband": "an RDMA driver: /sys/class/infiniband",
     "job_logs": "ranks that write to files on this node's own disks, and root or CAP_SYS_PTRACE to see them",
     "kernel_log": "the right to read /dev/kmsg (root or CAP_SYSLOG), or journalctl",
+    "limits": "/proc; ranks, and the right to read their /proc/PID (root or CAP_SYS_PTRACE)",
     "lustre": "Lustre's client; root, where its files are in debugfs",
     "memory": "ranks, and the right to read their /proc/PID/environ (root or CAP_SYS_PTRACE)",
     "mount_probe": "network or FUSE mounts in /proc/self/mountinfo, and stat of coreutils or busybox",

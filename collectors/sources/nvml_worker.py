@@ -79,7 +79,11 @@ class Driver:
                     wanted = question.get("uuids", [])[:GPUS_MAX]
                     return {"quick": {uuid: self._values(uuid, QUICK) for uuid in wanted}}
                 case "processes":
-                    return {"by_uuid": dict(self._processes())}
+                    running = dict(self._processes())
+                    return {
+                        "by_uuid": {uuid: [pid for pid, _ in held] for uuid, held in running.items()},
+                        "used_bytes": {uuid: [used for _, used in held] for uuid, held in running.items()},
+                    }
         except Exception as error:  # noqa: BLE001  pynvml's errors have no base of their own where it is a fake or old
             return {"error": reason(error)}
         return {"error": "unreadable"}
@@ -120,13 +124,14 @@ class Driver:
             found |= value if isinstance(value, dict) else {column: value}
         return found
 
-    def _processes(self) -> Iterator[tuple[str, list[int]]]:
+    def _processes(self) -> Iterator[tuple[str, list[tuple[int, int | None]]]]:
+        """Of each GPU its processes and the memory they hold, where the driver tells that."""
         if not self._handles:
             list(self._gpus())
         for uuid, handle in self._handles.items():
             with contextlib.suppress(Exception):  # as in ``answer``; a GPU that does not tell is left out
                 running = self._nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-                yield uuid, [int(process.pid) for process in running]
+                yield uuid, [(int(process.pid), _used(process)) for process in running]
 
 
 def reason(error: Exception) -> str:
@@ -134,6 +139,11 @@ def reason(error: Exception) -> str:
     if isinstance(error, AttributeError | ImportError | KeyError):
         return NOT_AVAILABLE  # a pynvml or a GPU that is not there
     return _REASON_OF_CODE.get(getattr(error, "value", None) or 0, "unreadable")
+
+
+def _used(process: Any) -> int | None:
+    used = getattr(process, "usedGpuMemory", None)
+    return used if isinstance(used, int) else None
 
 
 def _text(name: str | bytes) -> str:

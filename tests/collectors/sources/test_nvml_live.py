@@ -16,6 +16,7 @@ import pytest
 
 from collectors.sources import gpu_nvml
 from collectors.sources.base import SourceEvent
+from collectors.sources.gpu_holders import BOARD, Held
 from collectors.sources.gpu_nvml import GpuNvmlSource
 from collectors.sources.nvml_client import ARGV, NvmlClient
 from collectors.sources.nvml_worker import serve
@@ -90,7 +91,7 @@ def nvmlDeviceGetRemappedRows(handle):
     return 4, 1, True, False
 
 def nvmlDeviceGetComputeRunningProcesses(handle):
-    return [Bag(pid=n) for n in range(handle + 1)]
+    return [Bag(pid=n + 1, usedGpuMemory=None if n else 7_000_000) for n in range(handle + 1)]
 """
 
 
@@ -135,6 +136,8 @@ def test_a_driver_that_answers(root: Path, clients: list[NvmlClient]) -> None:
     assert found[GA, "sm_clock_mhz"] == (None, "not_available")  # a pynvml without the call
     assert found[GA, "row_remap_uncorrectable_total"] == (1, "ok")
     assert found[GB, "processes_count"] == (2, "ok")
+    told = BOARD.newest()
+    assert told is not None and told.held == (Held(A, 1, 7_000_000), Held(B, 1, 7_000_000), Held(B, 2))
     assert [(event.kind, event.severity) for event in events] == [("ecc", "warning")] * 2
     again, _ = look(source, root, 15.0)
     assert again[GA, "row_remap_uncorrectable_delta_count"] == (0, "ok")

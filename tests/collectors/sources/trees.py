@@ -64,6 +64,17 @@ def full_node(root: Path) -> Path:
         "sys/fs/fuse/connections/61/waiting": "0\n",
         "dev/kmsg": "6,1,1000000,-;usb 1-1: new device\n",
         "commands/nvme_smart-log_nvme0.json": '{"temperature": 309, "percent_used": 4}',
+        "commands/chronyc_tracking.csv": (
+            "0A0B0C0D,10.11.12.13,3,1700000000.5,0.000012500,-0.000004000,0.000021000,"
+            "-17.250,0.003,0.041,0.000310000,0.000095000,64.3,Normal\n"
+        ),
+        "commands/adjtimex.txt": " offset: 0\n maxerror: 24500\n esterror: 40\n status: 8192\n",
+        "commands/df_dev_shm.txt": "Filesystem 1B-blocks Used Available Use% Mounted on\n"
+        "tmpfs 1000 100 900 10% /dev/shm\n",
+        "proc/sys/fs/file-nr": "990\t0\t100000\n",
+        "proc/4000/limits": "Max open files            1024                 4096                 files\n",
+        "sys/fs/cgroup/system.slice/pids.current": "900\n",
+        "sys/fs/cgroup/system.slice/pids.max": "10000\n",
         "commands/ethtool_-S_rnic0.txt": "NIC statistics:\n  rx_bits_phy: 100\n  rx_corrected_bits_phy: 1\n",
     }
     for number in range(2):
