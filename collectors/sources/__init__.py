@@ -15,6 +15,7 @@ from collectors.sources.base import Source
 REGISTRY: Final[dict[str, str]] = {
     "clock": "collectors.sources.clock:ClockSource",
     "disks": "collectors.sources.disks:DisksSource",
+    "drift": "collectors.sources.drift:DriftSource",
     "edac": "collectors.sources.edac:EdacSource",
     "ethernet": "collectors.sources.ethernet:EthernetSource",
     "expected": "collectors.sources.expected:ExpectedSource",

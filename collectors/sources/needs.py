@@ -7,6 +7,7 @@ from typing import Final
 NEEDS: Final[dict[str, str]] = {
     "clock": "a Linux kernel; chronyc, for what chrony knows of its servers",
     "disks": "/proc/diskstats; nvme-cli and root, for the health of NVMe drives",
+    "drift": "ranks that use NCCL, and the right to read their /proc/PID/environ (root or CAP_SYS_PTRACE)",
     "edac": "a driver of the memory controller: /sys/devices/system/edac",
     "ethernet": "network devices on a bus in /sys/class/net",
     "expected": "an inventory in /etc/clusterwatch/agent.toml",
