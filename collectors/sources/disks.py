@@ -1,8 +1,8 @@
 """Disks: latency, throughput and load of each, and what NVMe drives say of their own health.
 
-In: proc/diskstats; ``nvme smart-log -o json``, recorded as commands/nvme_smart-log_<dev>.json. Out: samples
-of ``disk/<dev>``; ``nvme_error`` while a drive warns of itself. Latencies are averages over the requests
-finished since the look before; none finished: null.
+In: proc/diskstats; ``nvme smart-log -o json``, recorded as commands/nvme_smart-log_<dev>.json; what
+``disks_ocp`` asks. Out: samples of ``disk/<dev>``; ``nvme_error`` while a drive warns of itself. Latencies
+are averages over the requests finished since the look before; none finished: null.
 Source: admin-guide/iostats.rst of Linux; NVM Express base specification, SMART / Health Information log.
 """
 
@@ -15,6 +15,8 @@ from typing import Final
 
 from collectors.minute import MetricSpec
 from collectors.sources.base import FIRST_SAMPLE, OK, RESET, Attribute, Reading, Sample, SourceEvent
+from collectors.sources.disks_ocp import OCP_METRICS, OcpLogs
+from collectors.sources.nvme_numbers import SMART_TIMEOUT_S, drives, smart_number
 from collectors.sources.tools import output
 from collectors.sources.tree import Tree, reason
 from collectors.wire.records import Severity
@@ -23,9 +25,7 @@ SECTOR_BYTES: Final = 512
 """diskstats counts sectors of 512 bytes whatever the disk's own sector is."""
 KELVIN_OF_0_C: Final = 273
 DISKS_MAX: Final = 256
-DRIVES_MAX: Final = 64
 SMART_EVERY_S: Final = 300.0
-SMART_TIMEOUT_S: Final = 1.5
 METRICS: Final = (
     MetricSpec("read_await_s", "s", 0.00001),
     MetricSpec("write_await_s", "s", 0.00001),
@@ -48,7 +48,6 @@ _NOT_A_DISK: Final = re.compile(r"(loop|ram|zram|sr|fd|nbd)\d*")
 _PARTITION: Final = re.compile(r"((nvme\d+n\d+|mmcblk\d+)p\d+|(sd|vd|xvd|hd)[a-z]+\d+)")
 _NAME: Final = re.compile(r"[A-Za-z0-9_.!-]{1,64}")
 _SMART_FILE: Final = re.compile(r"nvme_smart-log_(nvme\d{1,4})(?:n\d{1,4})?\.json")
-_DRIVE: Final = re.compile(r"nvme\d{1,4}")
 _CRITICAL: Final = {
     0x1: "spare blocks run out",
     0x2: "too hot or too cold",
@@ -71,17 +70,6 @@ _SMART: Final = (
     ("spare_threshold_ratio", "spare_thresh"),
     ("unsafe_shutdowns_total", "unsafe_shutdowns"),
 )
-_OTHER_NAMES: Final = {
-    "percent_used": "percentage_used",
-    "avail_spare": "available_spare",
-    "spare_thresh": "available_spare_threshold",
-}
-"""As other tools call the fields."""
-_NUMBER: Final = re.compile(
-    r"(0x[0-9a-f]{1,32}|[0-9]{1,39}|[0-9]{1,3}(?:[.,'\s\u00a0\u202f][0-9]{2,3}){0,18}[.,'\s\u00a0\u202f][0-9]{3})"
-    r"\s*(?:%|°?\s?[CK]\b.*|\(.*)?"
-)
-"""Whole, perhaps grouped by a locale's separators, perhaps with its unit."""
 _CELSIUS: Final = re.compile(r"\s*-?\d+\s*°?\s?C\b")
 
 
@@ -91,12 +79,13 @@ class DisksSource:
     name = "disks"
     period_s = 10.0
     deadline_s = 2.0
-    metrics = METRICS
+    metrics = (*METRICS, *OCP_METRICS)
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[int, ...]] = {}
         self._at_s = 0.0
         self._smart = SmartLogs()
+        self._ocp = OcpLogs()
 
     def read(self, tree: Tree, at_s: float) -> Reading:
         samples: list[Sample] = []
@@ -107,8 +96,11 @@ class DisksSource:
         for name, row in rows.items():
             samples += _disk(name, row, self._last.get(name), at_s - self._at_s)
         self._last, self._at_s = rows, at_s
-        smart = list(self._smart.samples(tree, at_s))
-        return Reading(samples + smart, [*_warnings(smart), *_spares(smart)])
+        # One question a look; where both have more to ask they take turns.
+        smart = list(self._smart.samples(tree, at_s, not (self._smart.has_asked and self._ocp.is_due(at_s))))
+        ocp = self._ocp.look(tree, at_s, not self._smart.has_asked)
+        events = [*_warnings(smart), *_spares(smart), *ocp.events]
+        return Reading([*samples, *smart, *ocp.samples], events)
 
 
 def disk_rows(text: str) -> dict[str, tuple[int, ...]]:
@@ -168,18 +160,22 @@ class SmartLogs:
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[float, list[Sample]]] = {}
+        self.has_asked = False
+        """whether a drive was asked at the last look"""
 
-    def samples(self, tree: Tree, at_s: float) -> Iterator[Sample]:
+    def samples(self, tree: Tree, at_s: float, may_ask: bool = True) -> Iterator[Sample]:
+        self.has_asked = False
         if not tree.is_live:
             for name in tree.list("commands")[:4_096]:
                 if match := _SMART_FILE.fullmatch(name):
                     yield from _smart_samples(tree, match[1], name)
             return
-        drives = [name for name in tree.list("sys/class/nvme")[:DRIVES_MAX] if _DRIVE.fullmatch(name)]
-        self._kept = {drive: kept for drive, kept in self._kept.items() if drive in drives}
+        found = drives(tree)
+        self._kept = {drive: kept for drive, kept in self._kept.items() if drive in found}
         never: tuple[float, list[Sample]] = (float("-inf"), [])
-        oldest = min(drives, key=lambda drive: self._kept.get(drive, never)[0], default=None)
-        if oldest is not None and at_s - self._kept.get(oldest, never)[0] >= SMART_EVERY_S:
+        oldest = min(found, key=lambda drive: self._kept.get(drive, never)[0], default=None)
+        if may_ask and oldest is not None and at_s - self._kept.get(oldest, never)[0] >= SMART_EVERY_S:
+            self.has_asked = True
             self._kept[oldest] = at_s, list(_smart_samples(tree, oldest, f"nvme_smart-log_{oldest}.json"))
         for _, samples in self._kept.values():
             yield from samples
@@ -236,30 +232,3 @@ def _in_our_unit(metric: str, number: int, said: dict[str, object]) -> float:
     if metric == "temperature_c":
         return number if _CELSIUS.match(str(said.get("temperature"))) else number - KELVIN_OF_0_C
     return number / 100 if metric.endswith("_ratio") else number
-
-
-def smart_number(said: dict[str, object], key: str) -> tuple[int | None, str]:
-    """A field of the log; newer tools spell it as text with a locale's separators, or as an object."""
-    value = said.get(key, said.get(_OTHER_NAMES.get(key, key)))
-    if isinstance(value, dict):
-        value = value.get("value")
-    if value is None:
-        return None, "not_available"
-    if isinstance(value, str):
-        value = _grouped(value)
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**128:
-        return None, "unreadable"
-    return value, OK
-
-
-def _grouped(text: str) -> int | None:
-    """A whole number as text, such as ``2.210.450`` or ``42 C (315 Kelvin)``."""
-    match = _NUMBER.fullmatch(text.strip())
-    if match is None:
-        return None
-    if match[1].startswith("0x"):
-        return int(match[1], 16)
-    digits = re.sub(r"[.,'\s\u00a0\u202f]", "", match[1])
-    return int(digits) if len(digits) <= 39 else None
