@@ -16,8 +16,13 @@ TICK_KEEP_S: Final = 2
 """The same for beat's row, which holds whole seconds."""
 TICK_NAME: Final = "detection, every second"
 TICK_TASK: Final = "detect.tick"
+DRIFT_EVERY_S: Final = 60
+"""As often as nodes send all they know."""
+DRIFT_NAME: Final = "nodes against their peers, every minute"
+DRIFT_TASK: Final = "detect.drift"
 
 
 def install(**_signal: Any) -> None:
     """Writes the schedule; running it again changes nothing."""
     beat.install(TICK_NAME, TICK_TASK, TICK_S, TICK_KEEP_S)
+    beat.install(DRIFT_NAME, DRIFT_TASK, DRIFT_EVERY_S, DRIFT_EVERY_S)

@@ -1,7 +1,8 @@
 """Celery tasks of detection: translate ids into calls, decide nothing.
 
 ``tick`` runs once a second and hands each watched job to a task of its own. A job is looked at by one task at
-a time (lease); what could not start within its second is dropped, so nothing ever piles up.
+a time (lease); what could not start within its second is dropped, so nothing ever piles up. ``drift`` runs
+once a minute and hands each cluster to a task of its own.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from typing import Final
 import redis
 from celery import shared_task
 
-from clusterwatch.detect import jobs, schedule
+from clusterwatch.detect import drift, jobs, schedule
+from clusterwatch.fleet.queries import clusters
 from clusterwatch.jobs.services import expire_captures
 from clusterwatch.store import hot
 
 TICK_LEASE_S: Final = 5.0
 JOB_LEASE_S: Final = 15.0
 """Longer than a look may take, so that two never judge one job at once; after a kill -9 it runs out soon."""
+DRIFT_LEASE_S: Final = 50.0
 log = logging.getLogger(__name__)
 
 
@@ -61,6 +64,35 @@ def detect_job(job_id: int) -> bool:
     except redis.RedisError as fault:
         # Hot state went away in the middle: the next tick looks again, nothing was decided.
         log.warning("look_broken_off job=%d reason=%s", job_id, fault)
+    finally:
+        hot.give_back(lease, holder)
+    return True
+
+
+@shared_task(
+    name="detect.drift", expires=schedule.DRIFT_EVERY_S, soft_time_limit=8, time_limit=12, ignore_result=True
+)
+def compare_nodes() -> int:
+    """Starts a comparison of every cluster's nodes; returns how many."""
+    started = 0
+    for cluster_id in clusters().values_list("pk", flat=True):
+        compare_cluster.apply_async((cluster_id,), expires=schedule.DRIFT_EVERY_S)
+        started += 1
+    return started
+
+
+@shared_task(name="detect.cluster_drift", soft_time_limit=40, time_limit=45, ignore_result=True)
+def compare_cluster(cluster_id: int) -> bool:
+    """Compares the nodes of one cluster; False when another task is at it."""
+    holder, lease = hot.new_holder(), f"detect:drift:{cluster_id}"
+    try:
+        if not hot.take_lease(lease, holder, DRIFT_LEASE_S):
+            return False
+    except redis.RedisError as fault:
+        log.warning("drift_without_hot_state cluster=%d reason=%s", cluster_id, fault)
+        return False
+    try:
+        drift.compare(cluster_id, time.time_ns())
     finally:
         hot.give_back(lease, holder)
     return True

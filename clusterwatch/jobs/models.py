@@ -138,3 +138,71 @@ class Capture(models.Model):
 
     def __str__(self) -> str:
         return f"capture {self.pk} of job {self.job_id}"
+
+
+class DriftRun(models.Model):
+    """The newest comparison of a cluster's nodes with their peers; each run replaces the one before."""
+
+    cluster = models.OneToOneField(Cluster, on_delete=models.CASCADE, related_name="drift")
+    ran_at = models.DateTimeField()
+    took_s = models.FloatField()
+    node_count = models.PositiveIntegerField()
+    """nodes the cluster has; each is one of those counted below"""
+    compared_count = models.PositiveIntegerField()
+    stale_count = models.PositiveIntegerField()
+    """their agent was not heard within the window"""
+    silent_count = models.PositiveIntegerField()
+    """never told any fact, or none lately"""
+    damaged_count = models.PositiveIntegerField()
+    window_s = models.FloatField()
+    """what nodes said longer ago was not compared"""
+    left_out_count = models.PositiveIntegerField()
+    """findings beyond those kept"""
+
+    def __str__(self) -> str:
+        return f"drift of {self.cluster_id}"
+
+
+class DriftGroup(models.Model):
+    """Nodes that should be alike: of one class, or of one job."""
+
+    run = models.ForeignKey(DriftRun, on_delete=models.CASCADE, related_name="groups")
+    kind = models.CharField(max_length=10)
+    """class or job"""
+    name = models.CharField(max_length=255)
+    """of the class, or the scheduler's id of the job"""
+    job = models.ForeignKey(Job, null=True, on_delete=models.CASCADE, related_name="+")
+    """None: a class, or a job that is known by its agents' readings only"""
+    node_count = models.PositiveIntegerField()
+    fact_count = models.PositiveIntegerField()
+    """facts that enough nodes told"""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+class DriftFinding(models.Model):
+    """One node that differs in one fact, or (``node`` None) a fact of which there are camps."""
+
+    group = models.ForeignKey(DriftGroup, on_delete=models.CASCADE, related_name="findings")
+    node = models.ForeignKey(Node, null=True, on_delete=models.CASCADE, related_name="drift")
+    part = models.CharField(max_length=128, blank=True)
+    """kind of part the fact is of; empty: the node itself"""
+    fact = models.CharField(max_length=128)
+    value = models.CharField(max_length=255, blank=True)
+    usual = models.CharField(max_length=255, blank=True)
+    same_count = models.PositiveIntegerField(default=0)
+    """nodes with this value, this one too"""
+    usual_count = models.PositiveIntegerField(default=0)
+    known_count = models.PositiveIntegerField()
+    """nodes of the group of which the fact is known"""
+    confidence = models.FloatField(null=True)
+    parts = models.JSONField(default=list)
+    """which parts of the node differ, where not all do"""
+    camps = models.JSONField(default=list)
+    """[value, nodes], largest first"""
+    since = models.DateTimeField()
+    """of the first run that found it"""
+
+    def __str__(self) -> str:
+        return f"{self.fact} {self.value}"
