@@ -264,16 +264,21 @@ def _far_ends(node: Node, readings: NodeReadings | None, now_ns: int) -> list[Fa
 
 
 def _ports(readings: NodeReadings | None) -> dict[str, str]:
-    """Entity of each of a node's ports -> its Ethernet address, empty where it is not told."""
+    """Entity of each of a node's ports -> its Ethernet address, or GUID and number; empty: not told."""
     found: dict[str, str] = {}
     for entity, values in (readings.entities if readings is not None else {}).items():
         if entity.startswith(("nic/", "port/")):
-            found[entity] = _address(values)
+            found[entity] = _address(entity, values)
     return found
 
 
-def _address(values: Sequence[Reading]) -> str:
-    return next((one.labels["mac"].lower() for one in values if "mac" in one.labels), "")
+def _address(entity: str, values: Sequence[Reading]) -> str:
+    for one in values:
+        if "mac" in one.labels:
+            return one.labels["mac"].lower()
+        if "guid" in one.labels:
+            return f"{one.labels['guid'].lower()}/{entity.rpartition('/')[2]}"
+    return ""
 
 
 def _joined(row: DeviceNeighbour, node: Node, ports: Mapping[str, str]) -> tuple[str | None, bool]:

@@ -58,7 +58,11 @@ class DeviceRow(NamedTuple):
 
 
 class Peer(NamedTuple):
-    """The far end of a port; texts that were not told are empty."""
+    """The far end of a port; texts that were not told are empty.
+
+    Attributes:
+        peer_mac: its Ethernet address, or of an InfiniBand adapter its GUID, ``/`` and the port's number.
+    """
 
     port: str
     peer: str
@@ -129,7 +133,7 @@ def peers_of(table: readings.Table) -> list[Peer]:
     for entity, metric, label in zip(table.entity, table.metric, table.label, strict=True):
         told = table.labels[label]
         if metric == wanted and told.get("peer"):
-            mac = told.get("peer_mac", "").lower()
+            mac = (told.get("peer_mac") or told.get("peer_guid", "")).lower()
             found.append(Peer(table.entities[entity], told["peer"], told.get("peer_port", ""), mac))
     return found
 

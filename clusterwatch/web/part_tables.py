@@ -22,8 +22,9 @@ KINDS: Final = {
     "disk": "Disks", "nvme": "Disks", "mount": "Mounts", "lustre": "Storage servers",
     "nfs_server": "Storage servers", "weka": "Storage servers", "host": "Host", "job": "Jobs and ranks",
     "rank": "Jobs and ranks", "proc": "Jobs and ranks", "cgroup": "Control groups",
-    "switch": "Switch", "switchport": "Ports", "rack": "Rack power", "bmc": "Management controller",
-    "psu": "Power supplies", "bbu": "Batteries", "fan": "Fans", "sensor": "Sensors",
+    "fabric": "Fabric", "switch": "Switch", "switchport": "Ports", "rack": "Rack power",
+    "bmc": "Management controller", "psu": "Power supplies", "bbu": "Batteries", "fan": "Fans",
+    "sensor": "Sensors",
 }  # fmt: skip
 """First part of an entity's name -> its section; in the order of the page."""
 OTHER: Final = "Other"

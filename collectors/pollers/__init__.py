@@ -18,6 +18,7 @@ REGISTRY: Final[dict[str, str]] = {
 }
 """Poller name (the file's name, as ``--sources`` takes it) -> its class, imported when it is used."""
 DEVICE_POLLERS: Final[dict[str, str]] = {
+    "ib_cluster": "collectors.pollers.ib_cluster",
     "redfish": "collectors.pollers.redfish",
     "switch_fboss": "collectors.pollers.switch_fboss",
     "switch_gnmi": "collectors.pollers.switch_gnmi",

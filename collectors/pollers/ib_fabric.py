@@ -25,22 +25,20 @@ LINES_MAX: Final = 1_000_000
 WHOLE_WIDTH: Final = 4
 """Lanes of a cable; a link of fewer lost some, unless the inventory says that it is a split one."""
 _RATE_SHARE_MIN: Final = 0.95
-_LANE_GBPS: Final = {
+LANE_GBPS: Final = {
     "SDR": 2.5, "DDR": 5.0, "QDR": 10.0, "FDR10": 10.0, "FDR": 14.0, "EDR": 25.0, "HDR": 50.0,
     "NDR": 100.0, "XDR": 200.0,
 }  # fmt: skip
 """Gb/s of one lane as the kernel counts them: 4xHDR is 200."""
-_NODE: Final = re.compile(
-    r'(Switch|Ca|Rt)\s+\d{1,5}\s+"[SHR]-([0-9a-fA-F]{1,16})"(?:\s*#\s*"([^"]{0,128})")?'
-)
-_LINK: Final = re.compile(
+NODE: Final = re.compile(r'(Switch|Ca|Rt)\s+\d{1,5}\s+"[SHR]-([0-9a-fA-F]{1,16})"(?:\s*#\s*"([^"]{0,128})")?')
+LINK: Final = re.compile(
     r'\[(\d{1,3})\](?:\([0-9a-fA-F]{1,16}\))?\s+"([SHR])-([0-9a-fA-F]{1,16})"\[(\d{1,3})\]'
     r"(?:\([0-9a-fA-F]{1,16}\))?([^\n]{0,512})"
 )
-_QUOTED: Final = re.compile(r'"([^"]{0,128})"')
+QUOTED: Final = re.compile(r'"([^"]{0,128})"')
 _WIDTH: Final = re.compile(r"\s(\d{1,2})x([A-Z]{3}\d{0,2})\s*$")
 _MANAGED: Final = re.compile(r"MF\d;([^:;]+)(?::.*)?")
-_RDMA_DEVICE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+RDMA_DEVICE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,7 @@ class Link:
 
     @property
     def gbps(self) -> float | None:
-        lane = _LANE_GBPS.get(self.speed or "")
+        lane = LANE_GBPS.get(self.speed or "")
         return None if self.width is None or lane is None else self.width * lane
 
 
@@ -98,20 +96,20 @@ def links(text: str) -> list[Link]:
     name: str | None = None
     for line in text.split("\n", LINES_MAX)[:LINES_MAX]:
         line = line.strip()
-        if node := _NODE.match(line):
-            kind, guid, name = node[1], _guid(node[2]), _printable(node[3])
-        elif link := _LINK.match(line):
-            port, far_kind, far_guid, far_port = int(link[1]), link[2], _guid(link[3]), int(link[4])
-            width, speed = _width_speed(link[5])
-            far_name = _printable(next(iter(_QUOTED.findall(link[5])), None))
+        if node := NODE.match(line):
+            kind, guid, name = node[1], guid_of(node[2]), own_words(node[3])
+        elif link := LINK.match(line):
+            port, far_kind, far_guid, far_port = int(link[1]), link[2], guid_of(link[3]), int(link[4])
+            width, speed = width_speed(link[5])
+            far_name = own_words(next(iter(QUOTED.findall(link[5])), None))
             if kind == "Switch" and far_kind == "H":
                 of_switch[far_guid, far_port] = Link(
-                    far_guid, far_port, far_name, _switch_name(name, guid), port, width, speed
+                    far_guid, far_port, far_name, switch_name(name, guid), port, width, speed
                 )
             elif kind == "Ca":
                 is_switch = far_kind == "S"
                 of_adapter[guid, port] = Link(
-                    guid, port, name, _switch_name(far_name, far_guid) if is_switch else None,
+                    guid, port, name, switch_name(far_name, far_guid) if is_switch else None,
                     far_port if is_switch else None, width, speed,
                 )  # fmt: skip
     return list({**of_adapter, **of_switch}.values())
@@ -157,33 +155,33 @@ def _devices_by_guid(tree: Tree) -> dict[str, str]:
             guid = tree.read_text(f"{ROOT}/{device}/node_guid", 64).strip().replace(":", "")
         except OSError:
             continue
-        if re.fullmatch(r"[0-9a-fA-F]{16}", guid) and int(guid, 16) and _RDMA_DEVICE.fullmatch(device):
-            found[_guid(guid)] = device
+        if re.fullmatch(r"[0-9a-fA-F]{16}", guid) and int(guid, 16) and RDMA_DEVICE.fullmatch(device):
+            found[guid_of(guid)] = device
     return found
 
 
 def _device_it_names(link: Link, host: str, present: set[str]) -> str | None:
     """The device of this host that an adapter says to be; not one that is there under another GUID."""
     words = (link.peer or "").split()
-    if len(words) != 2 or short(words[0]) != host or not _RDMA_DEVICE.fullmatch(words[1]):
+    if len(words) != 2 or short(words[0]) != host or not RDMA_DEVICE.fullmatch(words[1]):
         return None
     return None if words[1] in present else words[1]
 
 
-def _width_speed(rest: str) -> tuple[int | None, str | None]:
+def width_speed(rest: str) -> tuple[int | None, str | None]:
     match = _WIDTH.search(rest)
     return (int(match[1]), match[2]) if match else (None, None)
 
 
-def _switch_name(text: str | None, guid: str) -> str:
+def switch_name(text: str | None, guid: str) -> str:
     """A switch's own name: ``ib-leaf-02`` of ``MF0;ib-leaf-02:MQM9700/U1``; its GUID where it has none."""
     match = _MANAGED.fullmatch(text or "")
     return (match[1].strip() if match else text) or guid
 
 
-def _guid(text: str) -> str:
+def guid_of(text: str) -> str:
     return text.lower().zfill(16)
 
 
-def _printable(text: str | None) -> str | None:
+def own_words(text: str | None) -> str | None:
     return printable(text).strip() or None if text else None

@@ -35,11 +35,16 @@ class SwitchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """The other end of a cable, as LLDP tells it; empty: not told."""
+    """The other end of a cable, as LLDP or the fabric tells it; empty: not told.
+
+    Attributes:
+        peer_guid: of an InfiniBand adapter: its node GUID, ``/`` and its port's number.
+    """
 
     peer: str
     peer_port: str = ""
     peer_mac: str = ""
+    peer_guid: str = ""
 
 
 @dataclass(slots=True)

@@ -56,12 +56,14 @@ class Rules:
         lossy_priorities: where other traffic may be (control, congestion notices).
         lossy_ratio_max: share of the port's rate that an unexpected priority may carry.
         rx_power_min_dbm: light below this is weak.
+        untold_zeros: counters that are told only when they are not 0.
     """
 
     lossless_priorities: frozenset[int] | None = None
     lossy_priorities: frozenset[int] = frozenset({6, 7})
     lossy_ratio_max: float = 0.01
     rx_power_min_dbm: float = -10.0
+    untold_zeros: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -174,6 +176,8 @@ class _Look:
                 "peer_port": neighbour.peer_port,
                 "peer_mac": neighbour.peer_mac,
             }
+            if neighbour.peer_guid:
+                labels["peer_guid"] = neighbour.peer_guid
             yield Sample(self._entity, "neighbour_count", 1, OK, labels)
 
     def _state(self, metric: str, state: bool | None) -> Sample:
@@ -211,7 +215,12 @@ class _Look:
                 yield Sample(self._entity, metric, per_s / _bytes(rate_gbps))
 
     def _counted(self) -> Iterator[Sample]:
-        counts = {name: count for name, count in self._port.counters.items() if not name.endswith("_bytes")}
+        untold = self._rules.untold_zeros
+        counts = {
+            name: count
+            for name, count in self._port.counters.items()
+            if not name.endswith("_bytes") and not (count.value == 0 and name in untold)
+        }
         changes: Mapping[str, Change] = self._changes
         if self._watchdog_ever_acted():
             acts = self._watchdog_acts()
@@ -271,8 +280,9 @@ class _Look:
         if port.oper_up:
             known.was_up = True
             known.neighbours = port.neighbours or known.neighbours
-        carrier = port.counters.get("carrier_changes")
-        is_used = known.was_up or port.is_meant_up or bool(port.neighbours) or bool(carrier and carrier.value)
+        counted = [port.counters.get(name) for name in ("carrier_changes", "link_downed")]
+        had_link = any(count is not None and count.value for count in counted)
+        is_used = known.was_up or port.is_meant_up or bool(port.neighbours) or had_link
         if port.oper_up is not False or port.admin_up is False or not is_used:
             return
         peers = known.neighbours or port.neighbours
@@ -283,10 +293,13 @@ class _Look:
 
     def _flapping(self) -> Iterator[SourceEvent]:
         known = self._known
-        changes = self._delta("carrier_changes")
-        went = changes // 2 + (changes % 2 if self._port.oper_up is False else 0)
+        is_down = self._port.oper_up is False
+        changes, lost = self._delta("carrier_changes"), self._delta("link_downed")
+        went = changes // 2 + (changes % 2 if is_down else 0)
         came = changes - went
-        if changes:
+        if lost:  # InfiniBand counts only how often a link went
+            went, came = went + lost, came + lost - is_down
+        if changes or lost:
             known.flaps.append((self._at_s, came, went))
         while known.flaps and self._at_s - known.flaps[0][0] > FLAP_WINDOW_S:
             known.flaps.popleft()

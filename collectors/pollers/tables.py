@@ -65,6 +65,15 @@ class Table:
             raise ConfigError(f"{self.where}.{key} must be true or false")
         return value
 
+    def texts(self, key: str, default: Sequence[str]) -> list[str]:
+        """A list of texts, such as a command, the program first."""
+        value = self._get(key, list(default))
+        if not isinstance(value, list) or len(value) > 64:
+            raise ConfigError(f"{self.where}.{key} must be a list of texts")
+        if not all(isinstance(one, str) and one and one.isprintable() for one in value):
+            raise ConfigError(f"{self.where}.{key} must be a list of texts")
+        return list(value)
+
     def seconds(self, key: str, default: float, low: float, high: float) -> float:
         value = self._get(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:

@@ -41,6 +41,7 @@ METRICS: Final = (
 )
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_GUID: Final = re.compile(r"[0-9a-f]{16}")
 _RATE: Final = re.compile(r"(\d{1,5}(?:\.\d+)?) Gb/sec \((\d{1,2})X(?: ([A-Z0-9]+))?\)")
 _PORT_WIDTHS: Final = {
     "link_downed": 8,
@@ -85,6 +86,8 @@ class _Port:
     up: bool | None = None
     was_up: bool = False
     counted_at_s: float | None = None
+    guid: str = ""
+    """of its adapter, 16 hex digits; empty where it is not told"""
     kept: list[Sample] = field(default_factory=list)
     """what the last look at all of it gave"""
     state: str | None = None
@@ -131,8 +134,9 @@ class InfinibandSource:
         self._places = []
         for device, number in ports(tree):
             folder = f"{ROOT}/{device}"
-            key = _text(tree, f"{folder}/node_guid") or device, device_bdf(tree, folder), number
-            port = seen[key] = self._ports.get(key) or _Port()
+            told = _text(tree, f"{folder}/node_guid")
+            key = told or device, device_bdf(tree, folder), number
+            port = seen[key] = self._ports.get(key) or _Port(guid=plain_guid(told))
             self._places.append((device, number, (device, number) in expected, port))
         self._ports = seen
 
@@ -156,6 +160,12 @@ def expected_ports(tree: Tree) -> dict[tuple[str, int], float | None]:
             if isinstance(number, int):
                 found[device, number] = float(rate) if isinstance(rate, int | float) else None
     return found
+
+
+def plain_guid(text: str | None) -> str:
+    """A GUID as the fabric's tools write it, ``e8ebd30300771a40``; empty for none and for one of zeros."""
+    digits = (text or "").replace(":", "").lower()
+    return digits if _GUID.fullmatch(digits) and int(digits, 16) else ""
 
 
 def rate_of(text: str) -> tuple[float | None, str]:
@@ -204,6 +214,8 @@ class _View:
             Sample(self._entity, "rate_gbps", rate, quality),
             *self._counters(),
         ]
+        if port.guid:
+            found.append(Sample(self._entity, "address_count", 1, OK, {"guid": port.guid}))
         for way, change in (("tx", port.sent), ("rx", port.received)):
             per_s = None if change.per_s is None else change.per_s * WORD_BYTES
             found.append(Sample(self._entity, f"{way}_bytes_per_s", per_s, change.quality))

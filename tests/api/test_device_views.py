@@ -75,6 +75,18 @@ def test_a_port_is_joined_by_its_address_though_the_switch_knows_another_name(
     assert values[0]["metric"] == "tx_discards_total" and values[0]["value"] == 7
 
 
+def test_a_port_of_infiniband_is_joined_by_its_adapters_guid(seeded: Seeded, as_token: Caller) -> None:
+    table = table_of(("port/mlx5_4/2", "link_up_count", 1, "ok"), ("port/mlx5_4/2", "address_count", 1, "ok"))
+    know(seeded.nodes[0], with_labels(table, {}, {"guid": "e8ebd30300771a40"}))
+    told = table_of((PORT, "tx_discards_total", 7, "ok"), (PORT, "neighbour_count", 1, "ok"))
+    far = {"peer": "e8ebd30300771a40", "peer_port": "2", "peer_mac": "", "peer_guid": "e8ebd30300771a40/2"}
+    tell(seeded.nodes[1], "switch", "ib-leaf-1", with_labels(told, {}, far))
+    assert links(as_token()) == [("port/mlx5_4/2", PORT, "")]
+    other = far | {"peer_guid": "e8ebd30300771a40/1"}
+    tell(seeded.nodes[1], "switch", "ib-leaf-1", with_labels(told, {}, other))
+    assert links(as_token()) == []
+
+
 def test_a_port_is_joined_by_host_and_port_name(seeded: Seeded, as_token: Caller) -> None:
     know_port(seeded.nodes[0])
     tell(seeded.nodes[1], "switch", "leaf-1", leaf("NODE-A.dc1", "eth2"))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from collectors.sources.infiniband import InfinibandSource, rate_of
+from collectors.sources.tree import Tree
 from tests.collectors.sources.trees import given_lines, look, write
 
 PORT = "sys/class/infiniband/mlx5_0/ports/1"
@@ -46,6 +47,25 @@ def test_a_polling_port_shows_a_default_rate_that_is_not_believed(tmp_path: Path
     assert found[ENTITY, "rate_gbps"] == (None, "link_down")
     assert found[ENTITY, "link_up_count"] == (0, "ok")
     assert events == []
+
+
+@pytest.mark.parametrize(
+    ("guid", "wanted"),
+    [
+        ("e8eb:d303:0077:1A40", {"guid": "e8ebd30300771a40"}),
+        ("0000:0000:0000:0000", None),
+        ("e8eb:d303", None),
+        ("\x00" * 16, None),
+    ],
+)
+def test_a_port_tells_the_guid_that_its_switch_knows_it_by(
+    tmp_path: Path, guid: str, wanted: dict[str, str] | None
+) -> None:
+    port(tmp_path)
+    write(tmp_path, {"sys/class/infiniband/mlx5_0/node_guid": f"{guid}\n"})
+    told = InfinibandSource().read(Tree(tmp_path), 0.0).samples
+    labels = [one.labels for one in told if one.metric == "address_count"]
+    assert labels == ([wanted] if wanted else [])
 
 
 def test_an_expected_port_that_is_down_is_a_fault_as_long_as_it_stands(tmp_path: Path) -> None:
