@@ -37,6 +37,7 @@ REGISTRY: Final[dict[str, str]] = {
     "nvlink": "collectors.sources.nvlink:NvlinkSource",
     "pcie": "collectors.sources.pcie:PcieSource",
     "scheduler_env": "collectors.sources.scheduler_env:SchedulerEnvSource",
+    "versions": "collectors.sources.versions:VersionsSource",
     "weka": "collectors.sources.weka:WekaSource",
 }
 """Source name (the file's name, as ``--sources`` takes it) -> its class, imported when it is used."""

@@ -29,6 +29,7 @@ NEEDS: Final[dict[str, str]] = {
     "nvlink": "nvidia-smi and GPUs with NVLink",
     "pcie": "/sys/bus/pci",
     "scheduler_env": "ranks on a GPU, and the right to read their /proc/PID/environ (root or CAP_SYS_PTRACE)",
+    "versions": "/proc and /sys; root for PCIe bridges, and to see what ranks of other users have mapped",
     "weka": "WEKA's client: /proc/wekafs",
 }
 """Source name -> what it needs."""

@@ -149,8 +149,9 @@ def test_a_rank_that_uses_rdma_with_a_limit_of_locked_memory(tmp_path: Path, how
 
 
 def test_a_limit_of_locked_memory_is_no_fault_without_rdma_or_above_it(tmp_path: Path) -> None:
+    rank(tmp_path, 0, memlock="65536", status="VmPin:\t 4 kB\nCapEff:\t0\n")
+    assert look(LimitsSource(), tmp_path)[1] == []  # no RDMA device at all: something else is pinned
     rank(tmp_path, 0, memlock="65536")
-    assert look(LimitsSource(), tmp_path)[1] == []  # no RDMA device at all
     write(tmp_path, {"sys/class/infiniband/mlx5_0/node_guid": "e8eb:d303:0077:1a40\n"})
     assert look(LimitsSource(), tmp_path)[1] == []  # the rank does not use it
     rank(tmp_path, 0, memlock="65536", status="VmPin:\t 4 kB\nCapEff:\t000001ffffffffff\n")

@@ -71,6 +71,11 @@ def full_node(root: Path) -> Path:
         "commands/adjtimex.txt": " offset: 0\n maxerror: 24500\n esterror: 40\n status: 8192\n",
         "commands/df_dev_shm.txt": "Filesystem 1B-blocks Used Available Use% Mounted on\n"
         "tmpfs 1000 100 900 10% /dev/shm\n",
+        "proc/sys/kernel/osrelease": "5.15.0-118-generic\n",
+        "proc/sys/kernel/numa_balancing": "0\n",
+        "proc/cmdline": "BOOT_IMAGE=/vmlinuz root=/dev/sda1 iommu=pt\n",
+        "proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.90.07  now\n",
+        "sys/class/nvme/nvme0/firmware_rev": "GDC7302Q\n",
         "proc/sys/fs/file-nr": "990\t0\t100000\n",
         "proc/4000/limits": "Max open files            1024                 4096                 files\n",
         "sys/fs/cgroup/system.slice/pids.current": "900\n",
@@ -82,6 +87,7 @@ def full_node(root: Path) -> Path:
         files |= {
             f"{folder}/node_guid": f"e8eb:d303:0077:1a4{number}\n",
             f"{folder}/device": f"../../../{bdf}",
+            f"{folder}/fw_ver": "28.39.1002\n",
             f"{folder}/ports/1/state": "4: ACTIVE\n",
             f"{folder}/ports/1/phys_state": "5: LinkUp\n",
             f"{folder}/ports/1/rate": "400 Gb/sec (4X NDR)\n",
