@@ -41,6 +41,9 @@ from clusterwatch.analysis.model import (
 )
 from clusterwatch.analysis.root import Evidence, Root
 from clusterwatch.analysis.sentence import count, noun, sentence
+from clusterwatch.analysis.slow import judge, tail
+from clusterwatch.analysis.slow.layout import UNKNOWN
+from clusterwatch.analysis.slow.log import CallLog
 from clusterwatch.analysis.verdicts import CATALOGUE
 from clusterwatch.analysis.waitfor import WaitGraph
 
@@ -100,6 +103,8 @@ def _diagnose(observation: Observation) -> Diagnosis:
     case = wording.Case(fresh, world, evidence, graph)
     findings = wording.findings(case, found)
     findings = log_join.joined(findings, told)
+    if observation.call_log is not None:
+        findings = _with_slow(observation, findings)
     if not findings:
         findings = [_nothing(case, stale)]
     findings.sort(key=_order)
@@ -107,12 +112,40 @@ def _diagnose(observation: Observation) -> Diagnosis:
     suspects = {rank for f in findings for rank in f.suspect_ranks}
     diagnosis = Diagnosis(
         tuple(findings),
-        _coverage(world, stale) if fresh.windows or not observation.logs else log_judge.coverage(told),
+        _coverage_of(observation, fresh, world, stale, told),
         stacks.merge(observation.stacks, named, suspects),
         observation.problems,
         tuple(sorted(stale)),
     )
     return unranked.told(diagnosis, observation.unranked) if observation.unranked else diagnosis
+
+
+def _coverage_of(
+    observation: Observation,
+    fresh: Observation,
+    world: World,
+    stale: frozenset[int],
+    told: log_judge.LogVerdict,
+) -> Coverage:
+    if observation.call_log is not None:
+        log = observation.call_log
+        return Coverage(expected=log.layout.rank_count, reported=log.reported)
+    return _coverage(world, stale) if fresh.windows or not observation.logs else log_judge.coverage(told)
+
+
+def _with_slow(observation: Observation, findings: list[Finding]) -> list[Finding]:
+    """What a collective log tells beside its end: where it stood still in steps, and who was slow before."""
+    log = observation.call_log
+    assert log is not None
+    step = tail.stuck_step(log.calls)
+    placed = [replace(one, onset_step=step, node=_node(log, one)) for one in findings]
+    return [*placed, *judge.findings(log, observation.facts)] or [judge.nothing(log)]
+
+
+def _node(log: CallLog, finding: Finding) -> str | int | None:
+    """Index of the one host of the culprits, as collective logs have it."""
+    nodes = {int(log.layout.node[rank]) for rank in finding.culprit_ranks if rank < log.layout.rank_count}
+    return nodes.pop() if len(nodes) == 1 and UNKNOWN not in nodes else finding.node
 
 
 def _place(problem: InputProblem) -> tuple[str, str, int]:

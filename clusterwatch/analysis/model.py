@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from clusterwatch.analysis.slow.log import CallLog
 from clusterwatch.analysis.tables import Window
 from collectors.formats.columns import TraceColumns
 from collectors.formats.job_log import JobLog
@@ -156,6 +157,8 @@ class Observation:
     """job logs beside or instead of the dumps"""
     timeouts: tuple[CallTimeout, ...] = ()
     """calls that the logs' watchdogs gave up on; ``diagnose`` fills it from ``logs``"""
+    call_log: CallLog | None = None
+    """what every rank saw of every call, for the slow side; its open end is in ``traces``"""
     unranked: Mapping[int, str] = field(default_factory=dict)
     """file by number, where ``windows`` bear numbers that are no ranks: findings name files instead"""
 

@@ -27,7 +27,8 @@ class Verdict:
         return f"verdicts/{self.word}"
 
 
-_CRITICAL, _INFO, _UNKNOWN = Severity.CRITICAL, Severity.INFO, Severity.UNKNOWN
+_CRITICAL, _WARNING = Severity.CRITICAL, Severity.WARNING
+_INFO, _UNKNOWN = Severity.INFO, Severity.UNKNOWN
 
 _ROWS: Final = (
     Verdict("missing_rank", "hang", _CRITICAL, Owner.UNKNOWN,
@@ -86,6 +87,37 @@ _ROWS: Final = (
             decisive=True),
     Verdict("ended_by_scheduler", "crash", Severity.WARNING, Owner.SCHEDULER,
             "The logs tell of no failure: the scheduler ended the job. Requeue it from its last checkpoint."),
+    Verdict("slow_gpu", "hardware", _WARNING, Owner.INFRA,
+            "Compare the GPU's clocks, temperature and throttle reasons with its neighbours'; run a diagnosis "
+            "on it, and take its host out at the next restart."),
+    Verdict("slow_nic", "hardware", _WARNING, Owner.INFRA,
+            "Read the port's rate, errors and retransmissions on both ends of its cable; reseat or replace "
+            "the cable, and take the host out until then."),
+    Verdict("slow_nvlink", "hardware", _WARNING, Owner.INFRA,
+            "Read the NVLink error and replay counters of the named GPUs; take the host out and reset it."),
+    Verdict("slow_switch", "hardware", _WARNING, Owner.INFRA,
+            "Read discards, pause and errors of the named leaf and its uplinks; move jobs off it if it "
+            "stays."),
+    Verdict("slow_host", "host", _WARNING, Owner.INFRA,
+            "Look for what takes the host's processors: other processes, frequency, interrupts, memory "
+            "pressure. The GPUs wait for launches."),
+    Verdict("slow_dataloader", "host", _WARNING, Owner.USER,
+            "Look at the named rank's data loader: workers, their storage, decompression; its peers are fed "
+            "in time."),
+    Verdict("slow_storage", "storage", _WARNING, Owner.INFRA,
+            "Look at the mounts of the named host and at the storage service behind them; all ranks wait for "
+            "its checkpoint."),
+    Verdict("slow_cause_unknown", "unknown", _WARNING, Owner.UNKNOWN,
+            "Something is slow and no single part explains it: read link counters of the named group's "
+            "hosts, then compare two steps in the timeline."),
+    Verdict("gc_pauses", "software", _INFO, Owner.USER,
+            "Let all ranks collect garbage at the same step (gc.disable and gc.collect every N steps)."),
+    Verdict("stage_imbalance", "workload", _INFO, Owner.USER,
+            "Move layers between stages; the longest stage sets the pace of all."),
+    Verdict("replica_skew", "workload", _INFO, Owner.USER,
+            "Compare the data shards of the replicas; one has more to do in each step."),
+    Verdict("sequence_imbalance", "workload", _INFO, Owner.USER,
+            "Sort or pack sequences by length, so that replicas of a step have alike much to do."),
     Verdict("no_fault", "none", _INFO, Owner.UNKNOWN, "Nothing to do."),
     Verdict("not_enough_data", "none", _UNKNOWN, Owner.UNKNOWN,
             "Collect dumps of all ranks, or turn the recorder on (TORCH_FR_BUFFER_SIZE)."),

@@ -12,10 +12,11 @@ from typing import Final
 
 from clusterwatch.analysis import Observation, diagnose, exit_code
 from clusterwatch.analysis.model import Finding, InputProblem, RankFacts, RankStacks, StackThread
+from clusterwatch.analysis.slow.log import call_log, hang_traces
 from clusterwatch.analysis.stacks import RECORDER
 from clusterwatch.analysis.tables import Window
-from clusterwatch.readers import folder, job_logs, topology
-from clusterwatch.readers.archives import label, survey
+from clusterwatch.readers import collective_log, folder, job_logs, topology
+from clusterwatch.readers.archives import Blob, label, survey
 from clusterwatch.readers.names import PARTS
 from clusterwatch.readers.runs import Job
 from collectors.formats.job_log import JobLog
@@ -51,8 +52,12 @@ def observe(
     try:
         facts = topology.read(Path(topology_file)) if topology_file is not None else {}
         looked = survey(path)
+        if (log := collective_log.found_in(looked)) is not None:
+            return _of_calls(*log, topology_file)
         found = folder.read(path, show, found=looked)
         told = job_logs.read(path, show, found=looked)
+    except collective_log.CollectiveLogError as error:
+        raise FormatError(label(str(error))) from error
     except topology.FormatError as error:
         raise FormatError(f"--topology {label(str(error))}") from error
     except topology.TopologyError as error:
@@ -76,6 +81,24 @@ def observe(
         world_size=world_size,
         problems=problems,
         logs=told.logs,
+    )
+
+
+def _of_calls(records: Blob, beside: Blob, topology_file: Path | str | None) -> Observation:
+    """A collective log: its calls for the slow side, its open end for the hang side."""
+    told = Path(topology_file).read_bytes() if topology_file is not None else beside
+    read = collective_log.read(records, told)
+    calls = call_log(read.calls, read.layout)
+    problems = read.problems
+    if not calls.is_layout_told:
+        reason = "its stages and replicas do not fit the calls: they are taken from the calls"
+        problems += (InputProblem(collective_log.TOPOLOGY, reason),)
+    return Observation(
+        world_size=read.layout.rank_count,
+        traces=hang_traces(calls),
+        facts=read.facts,
+        problems=problems,
+        call_log=calls,
     )
 
 

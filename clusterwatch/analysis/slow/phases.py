@@ -1,0 +1,144 @@
+"""What stands beside the work: input before a step, the checkpoint's write, pauses that come and go.
+
+In: a ``StepTable`` and its ``Model``. Out: ``SlowInput`` per rank, ``SlowStorage`` per node, ``Pauses``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusterwatch.analysis.slow import alarm, quantiles
+from clusterwatch.analysis.slow.steps import StepTable
+from clusterwatch.analysis.slow.work import Model
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+INPUT_RULE: Final = alarm.Rule(allowed=1.5, most=6.0, opens=15.0)
+INPUT_UNIT_MIN: Final = 0.02
+"""share of a step's work"""
+STORAGE_RULE: Final = alarm.Rule(allowed=0.3, most=2.0, opens=0.75)
+"""log of the time a write takes; one write that takes three times as long opens it, or two at twice"""
+STORAGE_MIN_S: Final = 0.01
+PAUSE_MIN: Final = 0.15
+PAUSED_RANKS_MIN: Final = 0.3
+PAUSED_STEPS_MIN: Final = 0.005
+_CENTRE: Final = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class SlowInput:
+    rank: int
+    onset: int
+    excess_s: float
+    """a step, median of the bad ones"""
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class SlowStorage:
+    node: int
+    ranks: tuple[int, ...]
+    onset: int
+    """row of the first slow write"""
+    excess_s: float
+    factor: float
+    writes: int
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """Single steps, of many ranks, at different times."""
+
+    rank_ratio: float
+    step_ratio: float
+    median_s: float
+
+
+def slow_inputs(table: StepTable, model: Model) -> list[SlowInput]:
+    """Ranks that wait longer for their input than the others of their stage do."""
+    layout = table.layout
+    stretched = table.first_gap / np.exp(model.replica[:, layout.replica])
+    excess = np.full_like(stretched, np.nan)
+    for stage in range(len(table.stage_work)):
+        columns = np.flatnonzero(layout.stage == stage)
+        if len(columns) > 1:
+            usual = quantiles.low(stretched[:, columns], _CENTRE)[:, None]
+            excess[:, columns] = stretched[:, columns] - usual
+    scale = float(quantiles.median(table.stage_work)) if len(table.stage_work) else 0.0
+    if scale <= 0:
+        return []
+    share = excess / scale
+    noise = np.nan_to_num(quantiles.spread(share))
+    unit = np.maximum(INPUT_UNIT_MIN, noise)
+    found = alarm.watch(share / unit[:, None], INPUT_RULE)
+    return [_input(found, excess, rank) for rank in found.columns.tolist()]
+
+
+def _input(found: alarm.Alarms, excess: Floats, rank: int) -> SlowInput:
+    first, opened = int(found.onset[rank]), int(found.opened[rank])
+    onset, _, _ = alarm.change_row(excess[: opened + 12, rank], first - 12, opened)
+    series = excess[onset:, rank]
+    bad = series[series > 0.5 * np.nanmedian(series)]
+    return SlowInput(rank, onset, float(np.median(bad)) if len(bad) else 0.0, float(found.score[rank]))
+
+
+def slow_storage(table: StepTable) -> list[SlowStorage]:
+    """Nodes whose writes before the checkpoint's barrier take longer than other nodes'."""
+    rows = np.flatnonzero(np.sum(~np.isnan(table.rare_gap), axis=1) > 1)
+    nodes = [node for node in np.unique(table.layout.node).tolist() if node >= 0]
+    if not len(rows) or len(nodes) < 2:
+        return []
+    gaps = table.rare_gap[rows]
+    per_node = np.stack(
+        [quantiles.low(gaps[:, table.layout.node == node], 0.5) for node in nodes], axis=1
+    )  # (writes, nodes)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log(np.maximum(per_node, 1e-6))
+    usual = quantiles.low(logs, _CENTRE)[:, None]
+    noise = float(np.nan_to_num(quantiles.median(quantiles.spread(logs))))
+    excess = logs - usual
+    rule = alarm.Rule(max(STORAGE_RULE.allowed, 3 * noise), STORAGE_RULE.most, STORAGE_RULE.opens)
+    alarms, found = alarm.watch(excess, rule), []
+    for column in alarms.columns.tolist():
+        bad = np.flatnonzero(excess[:, column] > rule.allowed)
+        bad = bad[bad >= alarms.onset[column]]
+        lost = per_node[bad, column] - np.exp(usual[bad, 0])
+        if not len(bad) or float(np.median(lost)) < STORAGE_MIN_S:
+            continue
+        ranks = table.layout.node_ranks(nodes[column])
+        factor = float(np.exp(np.median(excess[bad, column])))
+        found.append(
+            SlowStorage(nodes[column], ranks, int(rows[bad[0]]), float(np.median(lost)), factor, len(bad),
+                        float(alarms.score[column]))
+        )  # fmt: skip
+    return found
+
+
+def pauses(table: StepTable, residual: Floats, named: Bools) -> Pauses | None:
+    """Steps of many ranks that take longer by themselves, not together: garbage collection and the like.
+
+    Args:
+        residual: (S, R) of the work model, centred.
+        named: (R,) ranks that are known to be slow; they do not count.
+    """
+    others = residual[:, ~named]
+    if others.size == 0 or len(others) < 2:
+        return None
+    high = np.nan_to_num(others, nan=0.0) > PAUSE_MIN
+    lonely = high.copy()
+    lonely[1:] &= ~high[:-1]
+    lonely[:-1] &= ~high[1:]
+    known = max(1, int(np.sum(~np.isnan(others))))
+    rank_ratio, step_ratio = float(lonely.any(axis=0).mean()), float(lonely.sum() / known)
+    together = lonely.mean(axis=1)
+    if rank_ratio < PAUSED_RANKS_MIN or step_ratio < PAUSED_STEPS_MIN or together.max() > 0.5:
+        return None
+    lost = (table.usual[:, ~named] * np.expm1(others))[lonely]
+    return Pauses(rank_ratio, step_ratio, float(np.median(lost)))

@@ -1,0 +1,320 @@
+"""What each rank did in each step: its own work, its input, its checkpoint, and how long transfers took.
+
+In: ``Calls`` and a ``Layout``. Out: ``StepTable``, arrays of steps x ranks and steps x groups. The gap before
+a blocking call is the time from leaving the one before it, on one clock: work, being fed late, or a host that
+was late to launch. Sends run beside the work and bound no gap. Gaps count where peers of the same stage have
+them too, so that lost rows and steps of another shape compare like with like. Cost: O(n log n).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusterwatch.analysis.slow import quantiles
+from clusterwatch.analysis.slow.calls import COMPLETED, NEVER, Calls
+from clusterwatch.analysis.slow.layout import Layout, Members
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+NS_PER_S = 1e9
+USUAL_RATIO = 0.2
+"""A gap that fewer rank-steps of a stage have than this is of a rare kind: an evaluation, a lost row."""
+EVERY_RATIO = 0.9
+"""A barrier that fewer steps have than this ends something rare: a checkpoint."""
+KNOWN_RATIO = 0.5
+"""Of a step's usual work at least this much must be known, else the rank's step is unknown."""
+LATE_LAUNCH_RATIO = 0.3
+"""A call enqueued less than this share of its gap before it started: the host no longer runs ahead."""
+_WINDOW_NS = 2**38
+"""A step of a rank is shorter than this (275 s); what is longer counts as no time."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTable:
+    """Times in seconds, NaN where unknown. S steps (``steps`` holds their numbers), R ranks.
+
+    Attributes:
+        work: (S, R) own work between calls, in parts that peers have, too.
+        usual: (S, R) what the same parts take usually on a rank of that stage.
+        first_gap: (S, R) before the first call of a step: the input.
+        rare_gap: (S, R) before a barrier that not every step has: the checkpoint's write.
+        late_launch: (S, R) share of calls that the host enqueued only just before they started, 0 to 1.
+        step_s: (S,) from step to step, the median over ranks.
+        stage_work: (stages,) usual work of a step by stage.
+        transfers: one per kind of call and size.
+        paths: ranks of each group, and behind the groups of each pair that sends point to point.
+    """
+
+    steps: Ints
+    work: Floats
+    usual: Floats
+    first_gap: Floats
+    rare_gap: Floats
+    late_launch: Floats
+    step_s: Floats
+    stage_work: Floats
+    transfers: tuple[Transfer, ...]
+    layout: Layout
+    paths: Members
+    path_names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Calls of one kind that should take alike: same operation, size and span.
+
+    Attributes:
+        groups: (G,) indices of the paths that make them: groups, and pairs of ranks that send to each other.
+        time_s: (S, G) transfer time of the last to arrive, which waits for nobody; NaN where unknown.
+        calls: calls a step.
+    """
+
+    op: str
+    size_bytes: int
+    crosses_nodes: bool
+    groups: Ints
+    time_s: Floats
+    calls: float
+
+
+def table(calls: Calls, layout: Layout, members: Members) -> StepTable:
+    """Everything the detectors need. ``calls`` must be tidied and of ranks of the layout."""
+    done = calls.rows((calls.state == COMPLETED) & (calls.start_ns != NEVER) & (calls.end_ns != NEVER))
+    path, paths, names = _paths(done, members)
+    blocking = done.rows(~done.is_send)
+    steps = np.unique(blocking.step)
+    shape = (len(steps), layout.rank_count)
+    row = np.searchsorted(steps, blocking.step)
+    cell = row * shape[1] + blocking.rank
+    gap_s, is_first = _gaps(blocking, cell)
+    pair = _pairs(blocking, layout, is_first)
+    is_rare = blocking.is_barrier & (_share(blocking) < EVERY_RATIO)
+    work, usual, stage_work = _work(gap_s, pair, cell, ~is_first & ~is_rare, shape, layout.stage)
+    return StepTable(
+        steps=steps,
+        work=work,
+        usual=usual,
+        first_gap=_placed(gap_s, cell, is_first, shape),
+        rare_gap=_placed(gap_s, cell, is_rare & ~is_first, shape),
+        late_launch=_late_launch(blocking, gap_s, cell, shape),
+        step_s=_step_s(blocking, cell, shape),
+        stage_work=stage_work,
+        transfers=_transfers(done, path, steps, paths, layout),
+        layout=layout,
+        paths=paths,
+        path_names=names,
+    )
+
+
+def _gaps(calls: Calls, cell: Ints) -> tuple[Floats, Bools]:
+    """(seconds from the end of all earlier calls of the rank's step to each start, first of its step).
+
+    Before the first call of a step stands the gap from the step before. Calls that overlap an earlier one
+    have no gap.
+    """
+    count = len(calls)
+    if not count:
+        return np.zeros(0), np.zeros(0, np.bool_)
+    is_first = np.concatenate(([True], cell[1:] != cell[:-1]))
+    begin = np.flatnonzero(is_first)
+    index = np.cumsum(is_first) - 1
+    origin = calls.start_ns[begin][index]
+    end = np.clip(calls.end_ns - origin, 0, _WINDOW_NS - 1) + index * _WINDOW_NS
+    latest = np.maximum.accumulate(end)
+    gap = np.full(count, np.nan)
+    inner = np.flatnonzero(~is_first)
+    gap[inner] = calls.start_ns[inner] - origin[inner] - (latest[inner - 1] - index[inner] * _WINDOW_NS)
+    last = np.concatenate((begin[1:], [count])) - 1
+    last_end = latest[last] - index[last] * _WINDOW_NS + origin[last]
+    follows = (calls.rank[begin[1:]] == calls.rank[begin[:-1]]) & (
+        calls.step[begin[1:]] == calls.step[begin[:-1]] + 1
+    )
+    between = calls.start_ns[begin[1:]] - last_end[:-1]
+    gap[begin[1:]] = np.where(follows, between, np.nan)
+    return np.maximum(gap, 0) / NS_PER_S, is_first
+
+
+def _pairs(calls: Calls, layout: Layout, is_first: Bools) -> Ints:
+    """A number for each kind of gap: stage, and both calls' operation, micro-batch and sort of group."""
+    kind = _kinds(calls)
+    before = np.concatenate(([0], kind[:-1] + 1))
+    before[is_first] = 0
+    span = int(kind.max(initial=0)) + 2
+    stage = layout.stage[calls.rank] + 1
+    code = (stage * span + before) * span + kind
+    found: Ints = np.unique(code, return_inverse=True)[1].astype(np.int64)
+    return found
+
+
+def _kinds(calls: Calls) -> Ints:
+    """A number for each sort of call: operation, micro-batch, size."""
+    sizes = np.unique(calls.size_bytes, return_inverse=True)[1]
+    batches = calls.microbatch - calls.microbatch.min(initial=0)
+    wide = int(batches.max(initial=0)) + 1
+    code = (sizes * (len(calls.ops) + 1) + calls.op) * wide + batches
+    kinds: Ints = np.unique(code, return_inverse=True)[1].astype(np.int64)
+    return kinds
+
+
+def _share(calls: Calls) -> Floats:
+    """Share of the steps in which a call's operation happens at all, by call."""
+    steps = calls.step
+    wide = int(steps.max(initial=0)) + 1
+    seen = np.unique(calls.op * wide + steps)
+    per_op = np.bincount(seen // wide, minlength=len(calls.ops))
+    found: Floats = (per_op / max(1, len(np.unique(steps))))[calls.op]
+    return found
+
+
+def _work(
+    gap_s: Floats, pair: Ints, cell: Ints, counts: Bools, shape: tuple[int, int], stage: Ints
+) -> tuple[Floats, Floats, Floats]:
+    """(work, usual work of the same parts, usual work by stage)."""
+    pair_count = int(pair.max(initial=-1)) + 1
+    typical = _typical(gap_s, pair, counts, pair_count)
+    stage_count = int(stage.max(initial=0)) + 1
+    ranks_of = np.bincount(stage, minlength=stage_count)
+    pair_stage = np.zeros(pair_count, np.int64)
+    pair_stage[pair] = stage[cell % shape[1]] if len(pair) else 0
+    often = np.bincount(pair[counts], minlength=pair_count) / np.maximum(1, ranks_of[pair_stage] * shape[0])
+    is_usual = often >= USUAL_RATIO
+    use = counts & is_usual[pair] & ~np.isnan(gap_s)
+    work = _sums(cell[use], gap_s[use], shape[0] * shape[1]).reshape(shape)
+    usual = _sums(cell[use], typical[pair[use]], shape[0] * shape[1]).reshape(shape)
+    expected = np.where(is_usual, typical * np.minimum(1, often), 0.0)
+    whole = _sums(pair_stage, expected, stage_count)
+    known = usual >= KNOWN_RATIO * whole[stage][None, :]
+    known &= usual > 0
+    return np.where(known, work, np.nan), np.where(known, usual, np.nan), whole
+
+
+def _sums(place: Ints, values: Floats, count: int) -> Floats:
+    """Sum of the values by place."""
+    return np.bincount(place, values, count).astype(np.float64)
+
+
+def _typical(gap_s: Floats, pair: Ints, counts: Bools, pair_count: int) -> Floats:
+    """Median gap of each kind, seconds."""
+    rows = np.flatnonzero(counts & ~np.isnan(gap_s))
+    order = rows[np.lexsort((gap_s[rows], pair[rows]))]
+    per_pair = np.bincount(pair[rows], minlength=pair_count)
+    start = np.concatenate(([0], np.cumsum(per_pair)[:-1])).astype(np.int64)
+    typical = np.zeros(pair_count)
+    some = per_pair > 0
+    typical[some] = gap_s[order[start[some] + (per_pair[some] - 1) // 2]]
+    return typical
+
+
+def _placed(gap_s: Floats, cell: Ints, which: Bools, shape: tuple[int, int]) -> Floats:
+    found = np.full(shape[0] * shape[1], np.nan)
+    found[cell[which]] = gap_s[which]
+    return found.reshape(shape)
+
+
+def _late_launch(calls: Calls, gap_s: Floats, cell: Ints, shape: tuple[int, int]) -> Floats:
+    """Share of each rank-step's calls with a gap that the host enqueued only just before they started."""
+    counts = (gap_s > 0) & (calls.enqueue_ns != NEVER)
+    ahead_s = (calls.start_ns - calls.enqueue_ns) / NS_PER_S
+    late = counts & (ahead_s < LATE_LAUNCH_RATIO * gap_s)
+    total = _sums(cell[counts], gap_s[counts], shape[0] * shape[1])
+    share = _sums(cell[late], gap_s[late], shape[0] * shape[1]) / np.where(total > 0, total, np.nan)
+    return share.reshape(shape)
+
+
+def _step_s(calls: Calls, cell: Ints, shape: tuple[int, int]) -> Floats:
+    """From the last end of one step to the last end of the next, the median over ranks, seconds."""
+    last = np.full(shape[0] * shape[1], np.iinfo(np.int64).min)
+    np.maximum.at(last, cell, calls.end_ns)
+    ends = last.reshape(shape)
+    known = ends != np.iinfo(np.int64).min
+    length = np.full(shape, np.nan)
+    both = known[1:] & known[:-1]
+    length[1:][both] = (ends[1:] - ends[:-1])[both] / NS_PER_S
+    return quantiles.median(length, axis=1)
+
+
+# --- transfers -------------------------------------------------------------------------------------------
+
+SIZE_MIN_BYTES = 65_536
+"""Smaller messages tell of latency and of noise, not of a link."""
+_EARLY_RATIO = 0.3
+"""Of a step's calls of one kind this quantile stands for the step."""
+
+
+def _paths(calls: Calls, members: Members) -> tuple[Ints, Members, tuple[str, ...]]:
+    """(path by call, ranks by path, names): groups, and behind them the pairs of point-to-point calls."""
+    is_p2p = calls.is_p2p & (calls.peer >= 0)
+    ends = np.sort(np.stack((calls.rank[is_p2p], calls.peer[is_p2p])), axis=0)
+    pairs, place = np.unique(ends, axis=1, return_inverse=True)
+    path = calls.group.copy()
+    path[is_p2p] = members.count + place.reshape(-1)
+    start = members.start[-1] + 2 * np.arange(1, pairs.shape[1] + 1)
+    both = Members(
+        np.concatenate((members.start, start)), np.concatenate((members.ranks, pairs.T.reshape(-1)))
+    )
+    names = (*calls.groups, *(f"{one} and {other}" for one, other in pairs.T.tolist()))
+    return path, both, names
+
+
+def _transfers(done: Calls, path: Ints, steps: Ints, paths: Members, layout: Layout) -> tuple[Transfer, ...]:
+    """Transfer times by kind; a call counts where all its members are known."""
+    is_big = done.size_bytes >= SIZE_MIN_BYTES
+    big, path = done.rows(is_big), path[is_big]
+    if not len(big):
+        return ()
+    direction = np.fromiter((_direction(op) for op in big.ops), np.int64, len(big.ops))[big.op]
+    what = np.where(big.is_p2p, len(big.ops) + direction, big.op)
+    key = np.stack((path, what, big.sequence, big.size_bytes, big.step))
+    order = np.lexsort(key)
+    key = key[:, order]
+    begin = np.flatnonzero(np.concatenate(([True], np.any(key[:, 1:] != key[:, :-1], axis=0))))
+    count = np.diff(np.concatenate((begin, [key.shape[1]])))
+    time_s = np.minimum.reduceat((big.end_ns - big.start_ns)[order] / NS_PER_S, begin)
+    path, what, _, size, step = key[:, begin]
+    sizes, crosses = paths.sizes(), _crosses(paths, layout)
+    whole = (count == sizes[path]) & (time_s > 0) & (sizes[path] > 1)
+    span = (sizes * 2 + crosses)[path]
+    kinds, kind = np.unique(np.stack((what, size, span))[:, whole], axis=1, return_inverse=True)
+    rows, found = np.searchsorted(steps, step[whole]), []
+    for number, (op_number, size_bytes, spans) in enumerate(kinds.T.tolist()):
+        mine = kind.reshape(-1) == number
+        op = big.ops[op_number] if op_number < len(big.ops) else f"p2p_{'fb'[op_number - len(big.ops)]}"
+        measured = _measured(path[whole][mine], rows[mine], time_s[whole][mine], len(steps))
+        found.append(Transfer(op, size_bytes, bool(spans % 2), *measured))
+    return tuple(found)
+
+
+def _direction(op: str) -> int:
+    """0 forward, 1 backward."""
+    return 1 if op[:6] in ("send_b", "recv_b") else 0
+
+
+def _crosses(members: Members, layout: Layout) -> Ints:
+    """1 for groups with members on more than one node, by group."""
+    sizes = members.sizes()
+    if not len(members.ranks):
+        return np.zeros(members.count, np.int64)
+    node = layout.node[members.ranks]
+    start = np.minimum(members.start[:-1], len(node) - 1)
+    differs = np.maximum.reduceat(node, start) != np.minimum.reduceat(node, start)
+    return np.where(sizes > 0, differs, False).astype(np.int64)
+
+
+def _measured(path: Ints, row: Ints, time_s: Floats, step_count: int) -> tuple[Ints, Floats, float]:
+    """(paths, their transfer time by step, calls a step) of one kind."""
+    paths, column = np.unique(path, return_inverse=True)
+    cell = row * len(paths) + column.reshape(-1)
+    order = np.lexsort((time_s, cell))
+    per_cell = np.bincount(cell, minlength=step_count * len(paths))
+    start = np.concatenate(([0], np.cumsum(per_cell)[:-1])).astype(np.int64)
+    some = np.flatnonzero(per_cell)
+    place = start[some] + (_EARLY_RATIO * (per_cell[some] - 1)).astype(np.int64)
+    found = np.full(step_count * len(paths), np.nan)
+    found[some] = time_s[order][place]
+    calls = float(per_cell.sum()) / max(1, len(some))
+    return paths.astype(np.int64), found.reshape(step_count, len(paths)), calls

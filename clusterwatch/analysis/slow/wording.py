@@ -1,0 +1,135 @@
+"""Findings on slowness in words: the part, its cost, who waits for whom, how sure it is.
+
+In: a ``Case`` and what a detector found. Out: ``Finding`` and texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from clusterwatch.analysis.model import Culprit, Downstream, Finding, RankFacts
+from clusterwatch.analysis.sentence import count, duration, noun, ranks_text, sentence
+from clusterwatch.analysis.slow import quantiles
+from clusterwatch.analysis.slow.layout import UNKNOWN
+from clusterwatch.analysis.slow.ranks import SlowRanks
+from clusterwatch.analysis.slow.steps import StepTable
+from clusterwatch.analysis.slow.work import Model
+from clusterwatch.analysis.verdicts import CATALOGUE
+
+RULE: Final = "slow.{word} v1"
+"""Rule and version of a finding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Everything the detectors work on."""
+
+    table: StepTable
+    model: Model
+    slow: SlowRanks
+    facts: Mapping[int, RankFacts]
+    coverage: float
+    """share of the ranks that told anything, 0 to 1"""
+
+
+def excess_text(log_ratio: float) -> str:
+    """A logarithmic excess as per cent."""
+    percent = 100 * float(np.expm1(log_ratio))
+    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.1f} %"
+
+
+def step_at(case: Case, row: int) -> int:
+    return int(case.table.steps[min(row, len(case.table.steps) - 1)])
+
+
+def part_text(case: Case, culprits: tuple[int, ...], is_host: bool = False) -> str:
+    layout = case.table.layout
+    if len(culprits) == 1:
+        rank = culprits[0]
+        gpu = f", GPU {layout.gpu[rank]}" if layout.gpu[rank] != UNKNOWN and not is_host else ""
+        return f"{noun(culprits).capitalize()} ({layout.host(rank)}{gpu})"
+    hosts = {layout.host(rank) for rank in culprits}
+    return f"{noun(culprits).capitalize()} ({hosts.pop() if len(hosts) == 1 else count(len(hosts), 'host')})"
+
+
+def finding(
+    case: Case, word: str, what: str, culprits: tuple[int, ...], onset: int, lost_s: float, excess: float,
+    score: float, why: list[str], per: str = "step",
+) -> Finding:  # fmt: skip
+    """A finding with its cost. ``onset`` is a row of the table; ``lost_s`` is what each step loses at most."""
+    row, layout = CATALOGUE[word], case.table.layout
+    blames = row.fault_class in ("hardware", "host", "storage", "unknown")
+    nodes = set(layout.node[list(culprits)].tolist())
+    since = step_at(case, onset)
+    cost = f"{duration(lost_s)} a {per} since step {since}." if blames else ""
+    step_s = float(np.nan_to_num(quantiles.median(case.table.step_s)))
+    told = list(why)
+    if blames and per == "step" and step_s > 0:
+        hours = lost_s * (len(case.table.steps) - onset) * layout.rank_count / 3600
+        told.append(
+            f"cost: at most {duration(lost_s)} of a step of {duration(step_s)}, {hours:.2g} GPU-hours so far"
+        )
+    if case.coverage < 1:
+        told.append(f"{case.coverage:.0%} of the ranks told their calls")
+    waiting = layout.rank_count - len(culprits) if blames and culprits else 0
+    if waiting:
+        told.append(f"the other {count(waiting, 'rank')} wait: {_chain(case, culprits)}")
+    text = sentence(what.rstrip(":") + ("," if cost else "."), cost)
+    return Finding(
+        verdict=word,
+        fault_class=row.fault_class,
+        severity=row.severity,
+        summary=text,
+        rule=RULE.format(word=word),
+        confidence=_confidence(score, excess, case.coverage),
+        owner=row.owner,
+        culprit_ranks=culprits,
+        culprits=tuple(_culprit(case, rank) for rank in culprits),
+        node=nodes.pop() if len(nodes) == 1 and UNKNOWN not in nodes else None,
+        onset_step=since if blames else None,
+        downstream=Downstream(groups=_groups_of(case, culprits), ranks=waiting),
+        why=tuple(told),
+        recommended_action=row.action,
+    )
+
+
+def _confidence(score: float, excess: float, heard: float) -> float:
+    """0.6 just opened, towards 0.98 for a clear excess; less where ranks are not heard."""
+    sure = 0.6 + 0.38 * (1 - float(np.exp(-4 * max(0.0, score - 1) - 3 * max(0.0, excess - 0.02))))
+    return round(sure * (0.5 + 0.5 * heard), 3)
+
+
+def _chain(case: Case, culprits: tuple[int, ...]) -> str:
+    """Who waits for whom, from the nearest groups outwards."""
+    paths, own = case.table.paths, set(culprits)
+    reached, texts = set(own), []
+    sizes = paths.sizes()
+    for group in sorted(range(len(paths.start) - 1), key=lambda g: (int(sizes[g]), g)):
+        ranks_of = set(paths.of_group(group).tolist())
+        if not ranks_of & own or ranks_of <= reached:
+            continue
+        reached |= ranks_of
+        texts.append(f"{case.table.path_names[group]} ({len(ranks_of)})")
+        if len(texts) == 4:
+            break
+    return f"{ranks_text(culprits)} -> {' -> '.join(texts)}" if texts else ranks_text(culprits)
+
+
+def _groups_of(case: Case, culprits: tuple[int, ...]) -> int:
+    if not culprits:
+        return 0
+    paths = case.table.paths
+    member = np.isin(paths.ranks, culprits).astype(np.int64)
+    sums = np.concatenate(([0], np.cumsum(member)))
+    return int(np.sum(sums[paths.start[1:]] > sums[paths.start[:-1]]))
+
+
+def _culprit(case: Case, rank: int) -> Culprit:
+    fact = case.facts.get(rank)
+    if fact is None:
+        return Culprit(rank)
+    return Culprit(rank, fact.host, fact.gpu, fact.gpu_uuid, fact.pid)

@@ -1,0 +1,271 @@
+"""Collective logs: what every rank saw of every call, as ``records.jsonl`` and ``topology.json``.
+
+In: a folder or archive that holds both. Out: ``CollectiveLog``: calls as columns, the layout, and what could
+not be used. Lines are decoded in chunks, so that a log of any length takes the memory of its columns; a line
+that is no record costs itself only. Everything else in the folder is not looked at. Format: version 1 of the
+collective log, docs/collective-log.md.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
+
+import msgspec
+import numpy as np
+
+from clusterwatch.analysis.model import InputProblem, RankFacts
+from clusterwatch.analysis.slow.calls import COLUMNS, COMPLETED, SCHEDULED, STARTED, Calls
+from clusterwatch.analysis.slow.layout import UNKNOWN, Layout
+from clusterwatch.readers.archives import Survey
+from clusterwatch.readers.blobs import Blob, UnreadableError
+from collectors.wire.limits import RANKS_PER_GROUP_MAX
+
+RECORDS: Final = "records.jsonl"
+TOPOLOGY: Final = "topology.json"
+UNPACKED_MAX_BYTES: Final = 64 * 1024**3
+LINE_MAX_BYTES: Final = 65_536
+NAMES_MAX: Final = 1_000_000
+OPS_MAX: Final = 10_000
+ROWS_MAX: Final = 400_000_000
+_TOPOLOGY_MAX_BYTES: Final = 256 * 1024**2
+_BLOCK_BYTES: Final = 8 * 1024**2
+_STATES: Final = {"scheduled": SCHEDULED, "started": STARTED, "completed": COMPLETED}
+_INT64: Final = 2**63 - 1
+
+_Count = Annotated[int, msgspec.Meta(ge=-1, le=2**40)]
+_Time = Annotated[int, msgspec.Meta(ge=0, le=_INT64)]
+_Rank = Annotated[int, msgspec.Meta(ge=0, lt=RANKS_PER_GROUP_MAX)]
+_Name = Annotated[str, msgspec.Meta(max_length=255)]
+
+
+class CollectiveLogError(ValueError):
+    """The log cannot be used at all; the text says why."""
+
+
+class _Record(msgspec.Struct, gc=False):
+    rank: _Rank
+    node: _Count
+    gpu: _Count
+    pg: _Name
+    op: _Name
+    seq: _Count
+    step: _Count
+    mb: _Count
+    peer: _Rank | None
+    bytes: Annotated[int, msgspec.Meta(ge=0, le=_INT64)]
+    enqueue_ns: _Time
+    start_ns: _Time | None
+    end_ns: _Time | None
+    state: Literal["scheduled", "started", "completed"]
+
+
+class _Place(msgspec.Struct):
+    rank: _Rank
+    node: _Count = UNKNOWN
+    gpu: _Count = UNKNOWN
+    tp: _Count = UNKNOWN
+    dp: _Count = UNKNOWN
+    pp: _Count = UNKNOWN
+    nic: _Name = ""
+    leaf: _Name = ""
+    host: _Name = ""
+
+
+class _Topology(msgspec.Struct):
+    ranks: list[_Place]
+    steps: _Count | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveLog:
+    calls: Calls
+    layout: Layout
+    facts: dict[int, RankFacts]
+    problems: tuple[InputProblem, ...]
+
+
+def found_in(found: Survey) -> tuple[Blob, Blob] | None:
+    """(records, topology) of the log at a path, or None: the first folder, by name, that holds both."""
+    for name in sorted(found.blobs):
+        folder, base = _split(name)
+        if base == RECORDS and folder + TOPOLOGY in found.blobs:
+            return found.blobs[name], found.blobs[folder + TOPOLOGY]
+    return None
+
+
+def _split(name: str) -> tuple[str, str]:
+    cut = max(name.rfind("/"), name.rfind(":")) + 1
+    return name[:cut], name[cut:]
+
+
+def read(records: Blob, topology: Blob | bytes) -> CollectiveLog:
+    """The whole log.
+
+    Args:
+        topology: the file beside the records, or the bytes of another that the user gave.
+
+    Raises:
+        CollectiveLogError: the topology is none, or no line is a record.
+    """
+    places = _places(topology if isinstance(topology, bytes) else _bytes(topology))
+    lines = _Lines(records.name)
+    try:
+        for block in _blocks(records.stream(UNPACKED_MAX_BYTES)):
+            lines.take(block)
+    except UnreadableError as error:
+        lines.cut_off(str(error))
+    calls = lines.calls()
+    if not len(calls):
+        raise CollectiveLogError(f"{records.name}: no line of it is a record of a call")
+    layout, problems = _layout(places, calls)
+    facts = {
+        place.rank: RankFacts(place.rank, host=_host(place), gpu=None if place.gpu == UNKNOWN else place.gpu)
+        for place in places
+    }
+    known = calls.rank < layout.rank_count
+    return CollectiveLog(calls.rows(known), layout, facts, (*lines.problems(), *problems))
+
+
+def _bytes(blob: Blob) -> bytes:
+    try:
+        return blob.read(_TOPOLOGY_MAX_BYTES)
+    except UnreadableError as error:
+        raise CollectiveLogError(f"{blob.name}: {error}") from error
+
+
+def _host(place: _Place) -> str | None:
+    return place.host or (f"node {place.node}" if place.node != UNKNOWN else None)
+
+
+# --- records ---------------------------------------------------------------------------------------------
+
+
+def _blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Whole lines, some MiB at a time; a line without an end is passed on as it is."""
+    held: list[bytes] = []
+    size = 0
+    for chunk in chunks:
+        held.append(chunk)
+        size += len(chunk)
+        if size >= _BLOCK_BYTES:
+            data = b"".join(held)
+            cut = data.rfind(b"\n") + 1
+            if cut:
+                yield data[:cut]
+                data = data[cut:]
+            elif len(data) > 2 * _BLOCK_BYTES:
+                data = data[-LINE_MAX_BYTES:]  # one endless line: it is no record whatever follows
+            held, size = [data], len(data)
+    if size:
+        yield b"".join(held)
+
+
+class _Lines:
+    """Records as they are read, in columns."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._decoder = msgspec.json.Decoder(_Record)
+        self._groups: dict[str, int] = {}
+        self._ops: dict[str, int] = {}
+        self._columns: list[np.ndarray[tuple[int, int], np.dtype[np.int64]]] = []
+        self._rows = 0
+        self._bad = 0
+        self._first_bad = ""
+        self._end = ""
+
+    def take(self, block: bytes) -> None:
+        if self._rows > ROWS_MAX:
+            self._end = f"only its first {self._rows} records are used"
+            return
+        try:
+            records = self._decoder.decode_lines(block.removeprefix(codecs.BOM_UTF8))
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            records = list(self._one_by_one(block))
+        if not records:
+            return
+        rows = [self._row(record) for record in records]
+        self._rows += len(rows)
+        self._columns.append(np.array(rows, np.int64).T)
+
+    def _one_by_one(self, block: bytes) -> Iterator[_Record]:
+        for line in block.removeprefix(codecs.BOM_UTF8).splitlines():
+            if not line.strip():
+                continue
+            try:
+                if len(line) > LINE_MAX_BYTES:
+                    raise msgspec.DecodeError(f"longer than {LINE_MAX_BYTES} bytes")
+                yield self._decoder.decode(line)
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                self._bad += 1
+                self._first_bad = self._first_bad or str(error)[:200]
+
+    def _row(self, record: _Record) -> tuple[int, ...]:
+        group = self._groups.setdefault(record.pg, len(self._groups))
+        op = self._ops.setdefault(record.op, len(self._ops))
+        if group > NAMES_MAX or op > OPS_MAX:
+            raise CollectiveLogError(f"{self._source}: more than {NAMES_MAX} groups or {OPS_MAX} operations")
+        start, end = record.start_ns, record.end_ns
+        return (
+            record.rank, group, op, record.seq, record.step, record.mb,
+            UNKNOWN if record.peer is None else record.peer, record.bytes, record.enqueue_ns,
+            UNKNOWN if start is None else start, UNKNOWN if end is None else end, _STATES[record.state],
+        )  # fmt: skip
+
+    def cut_off(self, reason: str) -> None:
+        self._end = f"{reason}: what comes after is not used"
+
+    def calls(self) -> Calls:
+        table = (
+            np.concatenate(self._columns, axis=1) if self._columns else np.zeros((len(COLUMNS), 0), np.int64)
+        )
+        columns = dict(zip(COLUMNS, table, strict=True))
+        return Calls(**columns, groups=tuple(self._groups), ops=tuple(self._ops))
+
+    def problems(self) -> Iterator[InputProblem]:
+        if self._bad:
+            lines = f"{self._bad} line{'s are' if self._bad > 1 else ' is'} no record and not used"
+            yield InputProblem(self._source, f"{lines}; the first: {self._first_bad}")
+        if self._end:
+            yield InputProblem(self._source, self._end)
+
+
+# --- topology --------------------------------------------------------------------------------------------
+
+
+def _places(data: bytes) -> list[_Place]:
+    try:
+        topology = msgspec.json.decode(data.removeprefix(codecs.BOM_UTF8), type=_Topology)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CollectiveLogError(f"{TOPOLOGY}: {error}") from error
+    by_rank = {place.rank: place for place in topology.ranks}
+    if not by_rank:
+        raise CollectiveLogError(f"{TOPOLOGY}: it lists no rank")
+    if len(by_rank) < len(topology.ranks):
+        raise CollectiveLogError(f"{TOPOLOGY}: a rank is listed twice")
+    return [by_rank[rank] for rank in sorted(by_rank)]
+
+
+def _layout(places: list[_Place], calls: Calls) -> tuple[Layout, list[InputProblem]]:
+    """Coordinates of ranks 0 to the highest listed; unlisted ones are told of and left out."""
+    count = places[-1].rank + 1
+    problems = []
+    listed = np.zeros(count, np.bool_)
+    listed[[place.rank for place in places]] = True
+    if not listed.all() or int(calls.rank.max(initial=0)) >= count:
+        problems.append(
+            InputProblem(TOPOLOGY, "it does not list all ranks: calls of the others are not used")
+        )
+    column = {name: np.full(count, UNKNOWN, np.int64) for name in ("stage", "replica", "node", "gpu")}
+    nic, leaf, hosts = [""] * count, [""] * count, [""] * count
+    for place in places:
+        column["stage"][place.rank], column["replica"][place.rank] = place.pp, place.dp
+        column["node"][place.rank], column["gpu"][place.rank] = place.node, place.gpu
+        nic[place.rank], leaf[place.rank], hosts[place.rank] = place.nic, place.leaf, place.host
+    is_declared = bool((column["stage"] >= 0).all() and (column["replica"] >= 0).all())
+    return Layout(
+        **column, nic=tuple(nic), leaf=tuple(leaf), hosts=tuple(hosts), is_declared=is_declared
+    ), problems
