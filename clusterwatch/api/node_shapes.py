@@ -8,6 +8,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from clusterwatch.api.device_shapes import LinkShape, NodeDeviceShape
+from clusterwatch.api.drift_shapes import NodeDriftShape
 from clusterwatch.api.reading_shapes import NodeEventShape, ReadingShape, SourceShape
 from clusterwatch.api.serializers import NodeSerializer
 from clusterwatch.fleet.models import Node, Slot
@@ -56,11 +57,13 @@ class NodeDetailShape(NodeSerializer):
     jobs = serializers.SerializerMethodField(help_text="that ran here, newest first")
     devices = serializers.SerializerMethodField(help_text="its BMC and its rack's power")
     links = serializers.SerializerMethodField(help_text="the far end of each port")
+    differs = serializers.SerializerMethodField(help_text="from nodes that should be like it")
 
     class Meta(NodeSerializer.Meta):
         fields = [
             *NodeSerializer.Meta.fields, "kernel", "os", "cpu_model", "gpus", "records", "sources",
             "readings_age_s", "readings_left_out", "readings", "events", "jobs", "devices", "links",
+            "differs",
         ]  # fmt: skip
         read_only_fields = fields
 
@@ -123,3 +126,7 @@ class NodeDetailShape(NodeSerializer):
     @extend_schema_field(LinkShape(many=True))
     def get_links(self, node: Node) -> Any:
         return LinkShape(self._view.around.far_ends, many=True).data
+
+    @extend_schema_field(NodeDriftShape())
+    def get_differs(self, node: Node) -> Any:
+        return NodeDriftShape(self._view.differs).data

@@ -8,7 +8,7 @@ from django.views.decorators.csrf import csrf_exempt
 from drf_spectacular.views import SpectacularJSONAPIView
 from rest_framework.permissions import AllowAny
 
-from clusterwatch.api import device_views, exports, node_views, past_views, series_views, views
+from clusterwatch.api import device_views, drift_views, exports, node_views, past_views, series_views, views
 
 
 @csrf_exempt
@@ -34,6 +34,7 @@ urlpatterns = [
     path("clusters/<int:pk>/slots", series_views.SlotList.as_view(), name="api-slots"),
     path("clusters/<int:pk>/latest", series_views.Latest.as_view(), name="api-latest"),
     path("clusters/<int:pk>/percentiles", series_views.FleetPercentiles.as_view(), name="api-percentiles"),
+    path("clusters/<int:pk>/drift", drift_views.ClusterDrift.as_view(), name="api-drift"),
     path("clusters/<int:pk>/top", series_views.Top.as_view(), name="api-top"),
     path("clusters/<int:pk>/map-at", past_views.MapAt.as_view(), name="api-map-at"),
     path("clusters/<int:pk>/second-at", past_views.SecondAt.as_view(), name="api-second-at"),

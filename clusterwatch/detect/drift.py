@@ -9,17 +9,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from datetime import UTC, datetime
-from typing import Final
-
-from django.db.models import Count, Max
 
 from clusterwatch.analysis.odd_ones import PEERS_MIN, odd_ones
 from clusterwatch.analysis.peers import Gathering, comparable
-from clusterwatch.fleet.models import Node, Slot
+from clusterwatch.fleet.kinds import UNKNOWN, kinds
+from clusterwatch.fleet.models import Node
 from clusterwatch.jobs import drift
 from clusterwatch.store import node_facts
-
-UNKNOWN_KIND: Final = "of a kind that was not told"
 
 
 def compare(cluster_id: int, now_ns: int) -> int:
@@ -30,13 +26,13 @@ def compare(cluster_id: int, now_ns: int) -> int:
     """
     began_s = time.monotonic()
     names = dict(Node.objects.filter(cluster_id=cluster_id).values_list("pk", "name"))
-    kinds = _kinds(cluster_id)
+    kind_of = kinds(cluster_id)
     gathering, fates = Gathering(), Counter[str]()
     for told in node_facts.of_nodes(sorted(names), now_ns):
         fate = _fate(told)
         fates[fate] += 1
         if fate == "compared":
-            gathering.add(names[told.node_id], kinds.get(told.node_id, UNKNOWN_KIND), told.facts)
+            gathering.add(names[told.node_id], kind_of.get(told.node_id, UNKNOWN), told.facts)
     judged = [(group, odd_ones(comparable(group, PEERS_MIN))) for group in gathering.groups()]
     return drift.keep(
         drift.Outcome(
@@ -60,12 +56,3 @@ def _fate(told: node_facts.NodeFacts) -> str:
     if told.is_damaged:
         return "damaged"
     return "compared" if told.facts else "silent"
-
-
-def _kinds(cluster_id: int) -> dict[int, str]:
-    """What each node is, in words: those of one kind should be alike."""
-    slots = Slot.objects.filter(cluster_id=cluster_id, until__isnull=True).values("node_id")
-    rows = slots.annotate(gpus=Count("gpu_index"), model=Max("gpu_model")).values_list(
-        "node_id", "gpus", "model"
-    )
-    return {node: f"with {gpus} × {model or 'GPU'}" if gpus else "without GPUs" for node, gpus, model in rows}

@@ -78,9 +78,10 @@ class Finding:
             camps = ", ".join(f"{count:,} have {value or 'none'}" for value, count in row.camps)
             return f"{self.fact}: {camps}; nodes are in several camps, so none of them is odd"
         where = f" ({', '.join(row.parts)})" if row.parts else ""
+        has = "does not set it" if row.value == peers.NOT_SET else f"has {row.value or 'none'}"
         return (
             f"{row.usual_count:,} of {row.known_count:,} nodes have {self.fact} {row.usual or 'empty'}; "
-            f"{self.node.name} has {row.value or 'none'}{where}"
+            f"{self.node.name} {has}{where}"
         )
 
 
@@ -118,6 +119,30 @@ class DriftView:
         """The worst of its groups; not enough data where none had enough."""
         states = {group.state for group in self.groups}
         return next((state for state in (ODD, CAMPS, FINE) if state in states), NOT_ENOUGH)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDrift:
+    """One node against its peers. ``group``: the nodes of its kind; None: too few were heard."""
+
+    run: DriftRun | None
+    group: DriftGroup | None
+    findings: tuple[Finding, ...]
+    """the surest first"""
+    is_heard: bool
+
+    @property
+    def is_old(self) -> bool:
+        return self.run is not None and _is_old(self.run)
+
+    @property
+    def state(self) -> str:
+        """What was found stays told; fine is only a node that was heard and compared lately."""
+        if self.findings:
+            return ODD
+        if self.run is None or self.group is None or self.is_old or not self.is_heard:
+            return NOT_ENOUGH
+        return NOT_ENOUGH if GroupView(self.group).state == NOT_ENOUGH else FINE
 
 
 def keep(outcome: Outcome) -> int:
@@ -162,26 +187,28 @@ def view(cluster_id: int, user: User | Any) -> DriftView | None:
     for row in DriftFinding.objects.filter(group__in=counts).select_related("node").order_by("id"):
         found.setdefault(row.group_id, []).append(Finding(row, row.node, counts[row.group_id]))
     views = [_group_view(group, found.get(group.pk, [])) for group in groups]
-    views.sort(key=lambda one: (not one.odd, not one.camps, -one.row.node_count, one.row.name))
+    views.sort(key=lambda one: (not one.odd, not one.camps, -one.row.node_count, one.row.kind, one.row.name))
     return DriftView(run, tuple(views), _is_old(run))
 
 
-def of_node(node: Node, user: User | Any) -> tuple[DriftRun | None, list[Finding]]:
-    """What one node has that its peers have not, the surest first, and the run that found it. Two queries."""
+def of_node(node: Node, user: User | Any, kind: str, is_heard: bool) -> NodeDrift:
+    """What one node has that its peers have not. Cost: three queries.
+
+    Args:
+        kind: of the node, as ``fleet.kinds`` names it.
+        is_heard: whether it told any facts lately.
+    """
     run = DriftRun.objects.filter(cluster_id=node.cluster_id).first()
     if run is None:
-        return None, []
+        return NodeDrift(None, None, (), is_heard)
+    groups = _visible(user).filter(run=run)
     rows = (
-        DriftFinding.objects.filter(node=node, group__in=_visible(user).filter(run=run))
+        DriftFinding.objects.filter(node=node, group__in=groups)
         .select_related("group", "group__job")
         .order_by("-confidence", "part", "fact")
     )
-    return run, [Finding(row, node, row.group.node_count) for row in rows[:ODD_OF_NODE_MAX]]
-
-
-def is_old(run: DriftRun) -> bool:
-    """Whether a comparison says nothing of now."""
-    return _is_old(run)
+    findings = tuple(Finding(row, node, row.group.node_count) for row in rows[: 2 * ODD_OF_NODE_MAX])
+    return NodeDrift(run, groups.filter(kind=peers.CLASS, name=kind[:255]).first(), findings, is_heard)
 
 
 def _is_old(run: DriftRun) -> bool:

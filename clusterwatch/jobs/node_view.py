@@ -11,15 +11,18 @@ import redis
 from django.db.models import QuerySet, Sum
 
 from clusterwatch.accounts.models import User
+from clusterwatch.fleet.kinds import kind_of
 from clusterwatch.fleet.links import NOT_HEARD, NodeLink, read_links
 from clusterwatch.fleet.models import Node, Slot
 from clusterwatch.fleet.queries import slots_of_node
-from clusterwatch.jobs import device_view
+from clusterwatch.jobs import device_view, drift
 from clusterwatch.jobs.device_view import NodeDevices
+from clusterwatch.jobs.drift import NodeDrift
 from clusterwatch.jobs.models import Job
 from clusterwatch.jobs.queries import for_user
 from clusterwatch.store import gateway_notes, node_readings, queries
 from clusterwatch.store.models import IngestCursor
+from clusterwatch.store.node_facts import FACT, ROW_STALE_AFTER_S
 from clusterwatch.store.node_readings import NodeReadings
 from clusterwatch.store.queries import StoredEvent
 
@@ -48,6 +51,8 @@ class NodeView:
     """that ran here, newest first"""
     around: NodeDevices
     """its BMC, its rack's power, the far ends of its ports"""
+    differs: NodeDrift
+    """from the nodes of its kind and of its job"""
 
 
 def find(nodes: QuerySet[Node], word: str) -> list[Node]:
@@ -61,20 +66,29 @@ def find(nodes: QuerySet[Node], word: str) -> list[Node]:
 
 
 def view(node: Node, user: User | Any) -> NodeView:
-    """Everything at once. Cost: eight queries, four more where devices tell of it; linear in the values."""
+    """Everything at once. Cost: eleven queries, four more where devices tell of it; linear in the values."""
     now_ns = time.time_ns()
     readings = node_readings.latest(node.pk, now_ns)
+    slots = list(slots_of_node(node.pk))
     return NodeView(
         node=node,
         link=read_links().get(node.pk, NOT_HEARD),
         counts=record_counts(node.cluster.name, [node.name]).get(node.name, {}),
         doubts=_doubts(node),
-        slots=list(slots_of_node(node.pk)),
+        slots=slots,
         readings=readings,
         events=_events(node, user, now_ns),
         jobs=list(_jobs_here(node, user)[:JOBS_SHOWN]),
         around=device_view.of_node(node, readings),
+        differs=drift.of_node(node, user, kind_of(slots), _tells_facts(readings)),
     )
+
+
+def _tells_facts(readings: NodeReadings | None) -> bool:
+    """Whether a node's facts are compared now."""
+    if readings is None or readings.age_s > ROW_STALE_AFTER_S:
+        return False
+    return any(one.metric == FACT for values in readings.entities.values() for one in values)
 
 
 def record_counts(cluster: str, names: Iterable[str]) -> dict[str, dict[str, int]]:

@@ -15,6 +15,7 @@ from clusterwatch.fleet.models import Slot
 from clusterwatch.jobs.node_view import NodeView
 from clusterwatch.store.node_readings import Reading
 from clusterwatch.store.queries import StoredEvent
+from clusterwatch.web import drift_page
 from clusterwatch.web.part_tables import Head, Looked, Section, looked, sections
 from clusterwatch.web.words import LINK_BADGES, OF_SEVERITY, Badge
 
@@ -42,6 +43,9 @@ class NodePage:
     sources: tuple[Looked, ...]
     sections: tuple[Section, ...]
     gpu_count: int | None
+    differs_badge: Badge
+    differs_note: str
+    """why nothing is told of how it differs; empty: something is"""
 
 
 def build(view: NodeView, now: datetime) -> NodePage:
@@ -59,6 +63,8 @@ def build(view: NodeView, now: datetime) -> NodePage:
         sources=sources,
         sections=tuple(sections(entities, sources, lambda entity: _part(entity, gpus))),
         gpu_count=_gpu_count(entities, view.slots),
+        differs_badge=drift_page.node_badge(view.differs),
+        differs_note=drift_page.node_note(view.differs),
     )
 
 

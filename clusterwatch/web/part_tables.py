@@ -30,8 +30,10 @@ KINDS: Final = {
 OTHER: Final = "Other"
 OWN_SECTIONS_MAX: Final = 8
 """Kinds that stand in no list get a section of their own up to here; what is beyond shares one."""
-TEXT_METRICS: Final = frozenset({"part_count", "neighbour_count", "address_count"})
+TEXT_METRICS: Final = frozenset({"part_count", "neighbour_count", "address_count", "fact_count"})
 """A value of 1 whose labels are what is told."""
+FACT: Final = "fact_count"
+"""Told a name and a value at a time, so in a table of its own."""
 NOT_IN_WORDS: Final = "part"
 """The label that says which piece of an entity it is."""
 COLUMNS_MAX: Final = 8
@@ -185,7 +187,7 @@ def _section(title: str, parts: Parts, sources: Sequence[Looked]) -> Section:
 
 
 def _words(parts: Parts) -> tuple[Table, ...]:
-    """A row per piece of hardware or neighbour, a column per thing told of it."""
+    """A row per piece of hardware or neighbour, a column per thing told of it; then a row per fact."""
     rows: list[tuple[Head, Reading]] = []
     for part, values in parts.items():
         for reading in values:
@@ -193,15 +195,21 @@ def _words(parts: Parts) -> tuple[Table, ...]:
                 piece = reading.labels.get(NOT_IN_WORDS, "")
                 text = f"{part.text} {piece}" if piece and piece != part.text else part.text
                 rows.append((Head(text, part.title), reading))
+    pieces = [row for row in rows if row[1].metric != FACT]
+    facts = [row for row in rows if row[1].metric == FACT]
+    return tuple(table for told in (pieces, facts) if (table := _word_table(told)) is not None)
+
+
+def _word_table(rows: list[tuple[Head, Reading]]) -> Table | None:
     columns = list(dict.fromkeys(name for _, reading in rows for name in reading.labels))
     columns = [name for name in columns if name != NOT_IN_WORDS][:COLUMNS_MAX]
     if not columns:
-        return ()
+        return None
     heads = tuple(Head(name.replace("_", " ").capitalize(), name) for name in columns)
     lines = tuple(
         (head, tuple(_word(reading, name) for name in columns)) for head, reading in rows[:ROWS_MAX]
     )
-    return (Table("Part", heads, lines, is_words=True),)
+    return Table("Part", heads, lines, is_words=True)
 
 
 def _word(reading: Reading, name: str) -> Cell:

@@ -9,7 +9,18 @@ from django.contrib.auth.views import LoginView, LogoutView
 from django.http import HttpResponseBase
 from django.urls import URLPattern, path
 
-from clusterwatch.web.views import cluster, collectors, devices, docs, incidents, jobs, nodes, search, session
+from clusterwatch.web.views import (
+    cluster,
+    collectors,
+    devices,
+    docs,
+    drift,
+    incidents,
+    jobs,
+    nodes,
+    search,
+    session,
+)
 
 
 def _screen(route: str, view: Callable[..., HttpResponseBase], name: str) -> URLPattern:
@@ -41,6 +52,7 @@ urlpatterns = [
     _screen("nodes/<str:name>", nodes.detail, "node"),
     _screen("devices", devices.listing, "devices"),
     _screen("devices/<str:kind>/<path:name>", devices.detail, "device"),
+    _screen("drift", drift.listing, "drift"),
     _screen("collectors", collectors.listing, "collectors"),
     _screen("docs/verdicts/", docs.verdicts, "verdict_docs"),
     _screen("docs/verdicts/<slug:word>/", docs.verdict, "verdict_doc"),

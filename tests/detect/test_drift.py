@@ -117,7 +117,7 @@ def test_what_nccl_chose_is_compared_within_a_job(cluster: Cluster, olga: User) 
         tell(node, *[rank_facts(name, 8 * number + rank, nccl_net=net, **setting) for rank in range(8)])
     view = found(cluster, olga)
     assert sentences(view) == [
-        "19 of 20 nodes have env.NCCL_IB_TC 106; gtn-0005 has not set",
+        "19 of 20 nodes have env.NCCL_IB_TC 106; gtn-0005 does not set it",
         "19 of 20 nodes have nccl.net IB; gtn-0003 has Socket",
     ]
     by_name = {group.row.name: group for group in view.groups}
@@ -165,7 +165,9 @@ def test_jobs_of_another_team_are_not_told(cluster: Cluster, olga: User) -> None
     vera = User.objects.create(username="vera", role="viewer")
     seen = kept.view(cluster.pk, vera)
     assert seen is not None and [group.row.kind for group in seen.groups] == ["class"]
-    assert kept.of_node(nodes[4], vera)[1] == [] and len(kept.of_node(nodes[4], olga)[1]) == 1
+    kind = "with 8 × NVIDIA H100 80GB HBM3"
+    assert not kept.of_node(nodes[4], vera, kind, True).findings
+    assert len(kept.of_node(nodes[4], olga, kind, True).findings) == 1
     vera.teams.add(team)
     seen = kept.view(cluster.pk, vera)
     assert seen is not None and {group.row.name for group in seen.groups} >= {"7"}

@@ -27,7 +27,7 @@ def facts_table(facts: Facts, more: list[Value] | None = None, age_s: float = 2.
 
 
 def fleet(cluster: Cluster, count: int, gpus: int = 8, prefix: str = "gtn-") -> list[Node]:
-    """Nodes of one kind with their GPUs' slots."""
+    """Nodes of one kind with the slots of their GPUs; without GPUs a node has one of its own."""
     nodes = Node.objects.bulk_create(
         Node(cluster=cluster, name=f"{prefix}{n:04}", machine_id=f"{prefix}{n}") for n in range(count)
     )
@@ -35,14 +35,14 @@ def fleet(cluster: Cluster, count: int, gpus: int = 8, prefix: str = "gtn-") -> 
     Slot.objects.bulk_create(
         Slot(
             cluster=cluster,
-            number=first + place * gpus + gpu,
+            number=first + place * max(gpus, 1) + (gpu or 0),
             node=node,
             gpu_index=gpu,
-            gpu_uuid=f"GPU-{node.pk}-{gpu}",
-            gpu_model="NVIDIA H100 80GB HBM3",
+            gpu_uuid="" if gpu is None else f"GPU-{node.pk}-{gpu}",
+            gpu_model="" if gpu is None else "NVIDIA H100 80GB HBM3",
         )
         for place, node in enumerate(nodes)
-        for gpu in range(gpus)
+        for gpu in (range(gpus) if gpus else (None,))
     )
     return nodes
 

@@ -95,6 +95,7 @@ def _seed() -> None:
     seed_nodes.know(seeded.nodes[0], seed_nodes.wide_node())
     seed_nodes.happen(seeded.nodes[0], "link_flap", 60)
     _seed_devices(seeded.nodes)
+    compared = _seed_drift()
 
     def beat() -> None:
         with contextlib.suppress(django.db.OperationalError):
@@ -119,6 +120,9 @@ def _seed() -> None:
             "node": f"/nodes/node-a?cluster={seeded.real.pk}",
             "node-silent": f"/nodes/node-b?cluster={seeded.real.pk}",
             "devices": f"/devices?cluster={seeded.real.pk}",
+            "drift": f"/drift?cluster={compared}",
+            "drift-none": f"/drift?cluster={seeded.simulated.pk}",
+            "node-odd": f"/nodes/gtn-0417?cluster={compared}",
             "switch": f"/devices/switch/leaf-1?cluster={seeded.real.pk}",
             "bmc": f"/devices/bmc/bmc-7?cluster={seeded.real.pk}",
             "verdict": "/docs/verdicts/missing_rank/",
@@ -161,6 +165,37 @@ def _seed_devices(nodes: Sequence[Node]) -> None:
     bmc: list[Value] = [(f"psu/bmc-7/{n}", "input_power_w", 2_750 - n, "ok") for n in range(6)]
     bmc += [(f"fan/bmc-7/{n}", "speed_rpm", 9_000 + n, "ok") for n in range(10)]
     tell(nodes[0], "bmc", "bmc-7", table_of(*bmc), node_name="node-a")
+
+
+def _seed_drift() -> int:
+    """512 nodes, two of them odd, a rollout, a job that one node slows, three nodes of another kind."""
+    from django.utils import timezone
+
+    from clusterwatch.detect import drift
+    from clusterwatch.fleet.models import Cluster
+    from clusterwatch.jobs.models import Job
+    from tests.web.seed_drift import fleet, rank_facts, tell
+
+    cluster = Cluster.objects.create(name="fleet-512")
+    Job.objects.create(cluster=cluster, key="88213", started_at=timezone.now())
+    for n, node in enumerate(fleet(cluster, 512)):
+        host = {
+            "nvidia.driver": "535.183.01" if n == 417 else "550.90.07",
+            "microcode": "0x2b" if n % 3 else "0x2c",
+        }
+        ports = {f"port/mlx5_{p}/1": {"rdma.firmware": "28.39.1002"} for p in range(8)}
+        if n in (31, 417):
+            ports["port/mlx5_6/1"] = {"rdma.firmware": "28.36.1010"}
+        setting = {} if n == 31 else {"NCCL_IB_TC": "106"}
+        ranks = [
+            rank_facts("88213", 8 * n + r, nccl_net="Socket" if n == 31 else "IB", **setting)
+            for r in range(8)
+        ]
+        tell(node, {"host": host}, ports, *(ranks if n < 128 else []))
+    for node in fleet(cluster, 3, gpus=0, prefix="login-"):
+        tell(node)
+    drift.compare(cluster.pk, time.time_ns())
+    return cluster.pk
 
 
 def _wait(address: str) -> None:

@@ -41,6 +41,7 @@ def pages(seeded: Seeded) -> list[str]:
         f"/incidents/{incident}",
         f"/incidents/{seeded.resolved.pk if seeded.resolved else 0}",
         "/collectors",
+        "/drift",
         f"/nodes/node-a?cluster={seeded.real.pk}",
         "/search?q=node",
         "/docs/verdicts/",
