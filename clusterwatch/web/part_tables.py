@@ -24,7 +24,7 @@ KINDS: Final = {
     "rank": "Jobs and ranks", "proc": "Jobs and ranks", "cgroup": "Control groups",
     "fabric": "Fabric", "switch": "Switch", "switchport": "Ports", "rack": "Rack power",
     "bmc": "Management controller", "psu": "Power supplies", "bbu": "Batteries", "fan": "Fans",
-    "sensor": "Sensors",
+    "sensor": "Sensors", "scheduler": "Scheduler",
 }  # fmt: skip
 """First part of an entity's name -> its section; in the order of the page."""
 OTHER: Final = "Other"

@@ -20,6 +20,7 @@ REGISTRY: Final[dict[str, str]] = {
 DEVICE_POLLERS: Final[dict[str, str]] = {
     "ib_cluster": "collectors.pollers.ib_cluster",
     "redfish": "collectors.pollers.redfish",
+    "slurm_cluster": "collectors.pollers.slurm_cluster",
     "switch_fboss": "collectors.pollers.switch_fboss",
     "switch_gnmi": "collectors.pollers.switch_gnmi",
     "switch_snmp": "collectors.pollers.switch_snmp",

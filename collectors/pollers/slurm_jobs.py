@@ -20,7 +20,7 @@ JOBS_MAX: Final = 100_000
 NAME_MAX_CHARS: Final = 128
 _NO_VALUES: Final = frozenset({2**32 - 1, 2**32 - 2, 2**64 - 1, 2**64 - 2})
 """INFINITE and NO_VAL of 32 and 64 bits, as the plain dialects print them."""
-_ENDED: Final = frozenset(
+ENDED: Final = frozenset(
     {
         "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
         "PREEMPTED", "REVOKED", "SPECIAL_EXIT", "TIMEOUT",
@@ -74,7 +74,7 @@ def parse(text: bytes | str) -> Queue:
     except RecursionError:
         raise ValueError("nested too deep") from None
     rows = said.get("jobs") if isinstance(said, dict) else None
-    errors = list(_errors(said.get("errors"))) if isinstance(said, dict) else []
+    errors = list(errors_of(said.get("errors"))) if isinstance(said, dict) else []
     if not isinstance(rows, list) and not errors:
         raise ValueError("no list of jobs")
     found: dict[int, Job] = {}
@@ -105,13 +105,13 @@ def gpus(tres: Any, details: Any) -> int | None:
 
     Zero only where both are told and neither has a GPU: TRES lack GPUs where accounting does not track them.
     """
-    counts = [(kind, int(count)) for kind, count in _GPUS_OF_TRES.findall(_text(tres, 4_096))]
+    counts = [(kind, int(count)) for kind, count in _GPUS_OF_TRES.findall(text_of(tres, 4_096))]
     untyped = [count for kind, count in counts if not kind]
     if counts:
         return untyped[0] if untyped else sum(count for _, count in counts)
     if not isinstance(details, list):
         return None
-    per_node = [_IN_BRACKETS.sub("", _text(part, 4_096)) for part in details[: hostlist.HOSTS_MAX]]
+    per_node = [_IN_BRACKETS.sub("", text_of(part, 4_096)) for part in details[: hostlist.HOSTS_MAX]]
     held = [int(count) for part in per_node for count in _GPUS_OF_GRES.findall(part)]
     return sum(held) if held or (isinstance(tres, str) and tres) else None
 
@@ -120,13 +120,13 @@ def _job(row: dict[str, Any]) -> Job | None:
     job_id = number(row.get("job_id"))
     if not job_id:
         return None
-    words = _states(row.get("job_state"))
+    words = states_of(row.get("job_state"))
     hosts, indices, count = _hosts(row)
     limit_min = number(row.get("time_limit"))
-    ended = bool(_ENDED.intersection(words)) and _COMPLETING not in words
+    ended = bool(ENDED.intersection(words)) and _COMPLETING not in words
     return Job(
         id=job_id,
-        name=_text(row.get("name"), NAME_MAX_CHARS) or f"job {job_id}",
+        name=text_of(row.get("name"), NAME_MAX_CHARS) or f"job {job_id}",
         state=words[0] if words else None,
         on_nodes=bool(hosts) and not ended and _PENDING not in words,
         hosts=hosts,
@@ -169,21 +169,21 @@ def _allocated(rows: Any) -> Iterator[tuple[str, int | None]]:
             yield name, number(row.get("index")) if isinstance(row, dict) else None
 
 
-def _states(value: Any) -> list[str]:
+def states_of(value: Any) -> list[str]:
     """Words of a state, the base state first: ``RUNNING``, ``CANCELLED`` with ``COMPLETING``."""
     words: Iterable[Any] = value if isinstance(value, list) else [value]
-    texts = [_text(word, 32).upper() for word in words]
+    texts = [text_of(word, 32).upper() for word in words]
     return [text for text in texts if text]
 
 
-def _errors(rows: Any) -> Iterator[str]:
+def errors_of(rows: Any) -> Iterator[str]:
     for row in rows[:16] if isinstance(rows, list) else ():
         if isinstance(row, dict):
             row = row.get("error") or row.get("description") or row.get("error_number")
-        yield _text(row if isinstance(row, str) else str(row), 200)
+        yield text_of(row if isinstance(row, str) else str(row), 200)
 
 
-def _text(value: Any, max_chars: int) -> str:
+def text_of(value: Any, max_chars: int) -> str:
     """A text of the queue, cut, with what is not printable replaced; empty for anything else."""
     if not isinstance(value, str):
         return ""

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from collectors.pollers.device import DeviceReading
+from collectors.pollers.slurm_cluster import from_config
 from tests.collectors.fakes import REPO
-from tests.collectors.pollers.real_slurm import Cluster, cluster
+from tests.collectors.pollers.real_slurm import Cluster, cluster, until
 
 
 @pytest.fixture
@@ -57,3 +59,33 @@ def test_a_controller_that_is_gone_is_told(slurm: Cluster, tmp_path: Path) -> No
     gone["SLURM_CONF"] = str(tmp_path / "gone.conf")
     found = events(Cluster(gone, slurm.host))
     assert "controller" in found["host", "scheduler_error"]["message"]
+
+
+def test_a_drained_node_and_a_failed_job_are_told_by_the_cluster_as_a_whole(
+    slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in slurm.environment.items():
+        monkeypatch.setenv(name, text)
+    poller = from_config({"name": "test"}, tmp_path)
+
+    def look() -> DeviceReading:
+        (told,) = poller.poll(0.0)
+        return told
+
+    first = look()
+    assert first.state == "ok" and not first.reading.events
+    assert {one.metric: one.value for one in first.reading.samples}["nodes_idle_count"] == 1
+    script = tmp_path / "fails.sh"
+    script.write_text("#!/bin/sh\nexit 3\n")
+    job = slurm.run("sbatch", "--parsable", "-J", "tune", "-o", "/dev/null", str(script)).strip()
+    ended = ("squeue", "-h", "-t", "all", "-j", job, "-o", "%T")
+    assert until(lambda: slurm.run(*ended).strip() == "FAILED")
+    slurm.run("scontrol", "update", f"nodename={slurm.host}", "state=drain", "reason=bad gpu 3")
+    told = {event.kind: event for event in look().reading.events}
+    assert told["job_ended"].entity == f"job/{job}"
+    assert told["job_ended"].message == "tune ended FAILED with exit code 3 on 1 node"
+    drained = dict(told["node_drained"].attributes)
+    assert isinstance(drained.pop("since_s"), int)
+    assert drained.pop("by")
+    assert drained == {"node": slurm.host, "state": "drained", "reason": "bad gpu 3"}
+    assert [event.kind for event in look().reading.events] == ["node_drained"]
