@@ -23,6 +23,8 @@ TICK_LEASE_S: Final = 5.0
 JOB_LEASE_S: Final = 15.0
 """Longer than a look may take, so that two never judge one job at once; after a kill -9 it runs out soon."""
 DRIFT_LEASE_S: Final = 50.0
+DRIFT_APART_S: Final = 7
+"""Between two clusters, so that large ones never hold all workers from the looks of each second."""
 log = logging.getLogger(__name__)
 
 
@@ -74,11 +76,11 @@ def detect_job(job_id: int) -> bool:
 )
 def compare_nodes() -> int:
     """Starts a comparison of every cluster's nodes; returns how many."""
-    started = 0
-    for cluster_id in clusters().values_list("pk", flat=True):
-        compare_cluster.apply_async((cluster_id,), expires=schedule.DRIFT_EVERY_S)
-        started += 1
-    return started
+    ids = list(clusters().values_list("pk", flat=True))
+    for place, cluster_id in enumerate(ids):
+        wait_s = place * DRIFT_APART_S % schedule.DRIFT_EVERY_S
+        compare_cluster.apply_async((cluster_id,), countdown=wait_s, expires=wait_s + schedule.DRIFT_EVERY_S)
+    return len(ids)
 
 
 @shared_task(name="detect.cluster_drift", soft_time_limit=40, time_limit=45, ignore_result=True)

@@ -219,11 +219,18 @@ def test_a_node_that_left_takes_its_findings_along(cluster: Cluster, olga: User)
 def test_each_cluster_is_compared_by_one_task_at_a_time(
     cluster: Cluster, valkey: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sent: list[tuple[object, object]] = []
+    other = Cluster.objects.create(name="other")
+    sent: list[tuple[tuple[int], int, int]] = []
     monkeypatch.setattr(
-        tasks.compare_cluster, "apply_async", lambda args, expires: sent.append((args, expires))
+        tasks.compare_cluster,
+        "apply_async",
+        lambda args, countdown, expires: sent.append((args, countdown, expires - countdown)),
     )
-    assert tasks.compare_nodes() == 1 and sent == [((cluster.pk,), schedule.DRIFT_EVERY_S)]
+    assert tasks.compare_nodes() == 2
+    assert sent == [
+        ((cluster.pk,), 0, schedule.DRIFT_EVERY_S),
+        ((other.pk,), tasks.DRIFT_APART_S, schedule.DRIFT_EVERY_S),
+    ]
     hot.take_lease(f"detect:drift:{cluster.pk}", "another task", 5)
     assert tasks.compare_cluster(cluster.pk) is False
     hot.drop_lease(f"detect:drift:{cluster.pk}", "another task")
