@@ -1,19 +1,19 @@
 """Whether an excess stays: a sum that grows while it is there, with a bound on what one step may add.
 
-In: an excess by step and column, and the size that matters. Out: ``Alarms``: which columns, since when, how
+In: an excess by step and column, and the size that matters. Out: ``Sums``: which columns, since when, how
 sure. One pause of any length opens nothing; several bad steps do. Cost: O(steps x columns).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,48 +27,58 @@ class Rule:
     """of the sum, in ``opens``: how long after a fault it stays open"""
 
 
-@dataclass(frozen=True, slots=True)
-class Alarms:
-    """By column; ``onset`` and ``opened`` are rows, -1 where nothing opened.
+@dataclass(slots=True)
+class Sums:
+    """The sum of each column as rows come, and what became of it. Rows are numbers that only grow.
 
     Attributes:
-        score: highest value of the sum in units of its threshold; 1 and more has opened.
-        bad_rows: rows between onset and the end with an excess above what is allowed.
+        total: what the sum is now.
+        highest: the most it ever was, in units of its threshold; 1 and more has opened.
+        zero_at: last row at which it was 0.
+        opened: row at which it reached its threshold first, -1 before.
+        onset: row at which it began to grow then, -1 before.
     """
 
-    score: Floats
+    total: Floats
+    highest: Floats
+    zero_at: Ints
     opened: Ints
     onset: Ints
-    bad_rows: Ints
+
+    @classmethod
+    def of(cls, columns: int) -> Sums:
+        never = np.full(columns, -1, np.int64)
+        return cls(np.zeros(columns), np.zeros(columns), never, never.copy(), never.copy())
+
+    def add(self, row: int, excess: Floats, rule: Rule) -> None:
+        """One row more; NaN adds nothing and takes nothing."""
+        change = np.clip(excess, -rule.most, rule.most) - rule.allowed
+        change = np.where(np.isnan(change), 0.0, change)
+        self.total = np.clip(self.total + change, 0.0, rule.ceiling * rule.opens)
+        self.zero_at[self.total == 0.0] = row
+        new = (self.total >= rule.opens) & (self.opened < 0)
+        self.opened[new] = row
+        self.onset[new] = self.zero_at[new] + 1
+        np.maximum(self.highest, self.total / rule.opens, out=self.highest)
 
     @property
     def columns(self) -> Ints:
+        """Those that opened."""
         return np.flatnonzero(self.opened >= 0)
 
 
-def watch(excess: Floats, rule: Rule) -> Alarms:
-    """The sum of each column over all rows; NaN adds nothing and takes nothing."""
-    rows, columns = excess.shape
-    total = np.zeros(columns)
-    zero_at = np.full(columns, -1)
-    opened = np.full(columns, -1)
-    onset = np.full(columns, -1)
-    highest = np.zeros(columns)
-    change = np.nan_to_num(np.clip(excess, -rule.most, rule.most) - rule.allowed, nan=0.0)
-    for row in range(rows):
-        total = np.clip(total + change[row], 0.0, rule.ceiling * rule.opens)
-        zero_at[total == 0.0] = row
-        new = (total >= rule.opens) & (opened < 0)
-        opened[new] = row
-        onset[new] = zero_at[new] + 1
-        np.maximum(highest, total, out=highest)
-    bad = np.zeros(columns, np.int64)
-    for column in np.flatnonzero(opened >= 0):
-        bad[column] = int(np.sum(excess[onset[column] :, column] > rule.allowed))
-    return Alarms(highest / rule.opens, opened, onset, bad)
+def watch(excess: Floats, rule: Rule) -> Sums:
+    """The sums of all columns over all rows."""
+    sums = Sums.of(excess.shape[1])
+    for row in range(len(excess)):
+        sums.add(row, excess[row], rule)
+    return sums
 
 
-SPLIT_MIN_ROWS = 4
+_MOST: Final = 20.0
+"""A logarithm or a number of seconds beyond this is as good as any other."""
+_RISE_MIN: Final = 0.5
+"""of the level after: a smaller rise is noise of something that was always there"""
 
 
 def change_row(values: Floats, first: int, last: int) -> tuple[int, float, float]:
@@ -80,7 +90,7 @@ def change_row(values: Floats, first: int, last: int) -> tuple[int, float, float
     known = np.flatnonzero(~np.isnan(values))
     if len(known) < 2:
         return 0, np.nan, np.nan
-    series = values[known]
+    series = np.clip(values[known], -_MOST, _MOST)
     sums, squares = np.cumsum(series), np.cumsum(series**2)
     n = np.arange(1, len(series))
     left = squares[:-1] - sums[:-1] ** 2 / n
@@ -92,6 +102,6 @@ def change_row(values: Floats, first: int, last: int) -> tuple[int, float, float
         return 0, np.nan, float(series.mean())
     before, after = float(series[:split].mean()), float(series[split:].mean())
     whole = float(squares[-1] - sums[-1] ** 2 / len(series))
-    if after <= before or loss[split - 1] > 0.8 * whole:
+    if after - before <= _RISE_MIN * abs(after) or loss[split - 1] > 0.8 * whole:
         return 0, np.nan, float(series.mean())
     return int(known[split]), before, after

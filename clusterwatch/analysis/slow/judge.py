@@ -126,7 +126,7 @@ def _late(case: Case, slow: Iterable[int], onset: int) -> float:
     late = case.table.late_launch[onset:]
     peers = np.ones(late.shape[1], np.bool_)
     peers[list(slow)] = False
-    mine = quantiles.median(np.nanmedian(late[:, ~peers], axis=1)) if late.size else 0.0
+    mine = quantiles.median(quantiles.median(late[:, ~peers], axis=1)) if late.size else 0.0
     others = quantiles.median(quantiles.median(late[:, peers], axis=1)) if peers.any() else 0.0
     return float(np.nan_to_num(mine) - np.nan_to_num(others))
 

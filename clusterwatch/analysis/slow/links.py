@@ -117,7 +117,7 @@ def slow_paths(table: StepTable) -> list[SlowPath]:
             continue
         level = float(np.median(series[bad]))
         gone = float(np.median(lost[row:, path][bad]))
-        found.append(SlowPath(path, row, level, gone, max(float(sudden.score[path]), 1.0)))
+        found.append(SlowPath(path, row, level, gone, max(float(sudden.highest[path]), 1.0)))
     return found
 
 

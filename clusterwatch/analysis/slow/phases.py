@@ -81,12 +81,12 @@ def slow_inputs(table: StepTable, model: Model) -> list[SlowInput]:
     return [_input(found, excess, rank) for rank in found.columns.tolist()]
 
 
-def _input(found: alarm.Alarms, excess: Floats, rank: int) -> SlowInput:
+def _input(found: alarm.Sums, excess: Floats, rank: int) -> SlowInput:
     first, opened = int(found.onset[rank]), int(found.opened[rank])
     onset, _, _ = alarm.change_row(excess[: opened + 12, rank], first - 12, opened)
     series = excess[onset:, rank]
     bad = series[series > 0.5 * np.nanmedian(series)]
-    return SlowInput(rank, onset, float(np.median(bad)) if len(bad) else 0.0, float(found.score[rank]))
+    return SlowInput(rank, onset, float(np.median(bad)) if len(bad) else 0.0, float(found.highest[rank]))
 
 
 def slow_storage(table: StepTable) -> list[SlowStorage]:
@@ -116,7 +116,7 @@ def slow_storage(table: StepTable) -> list[SlowStorage]:
         factor = float(np.exp(np.median(excess[bad, column])))
         found.append(
             SlowStorage(nodes[column], ranks, int(rows[bad[0]]), float(np.median(lost)), factor, len(bad),
-                        float(alarms.score[column]))
+                        float(alarms.highest[column]))
         )  # fmt: skip
     return found
 

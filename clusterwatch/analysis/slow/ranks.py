@@ -30,10 +30,10 @@ _FADES: Final = 0.1
 """weight of a new step in what is remembered of the steps before"""
 _CHANCE: Final = 0.01
 """that one rank of a healthy job stands out as far by silicon alone"""
-_BASE_STEPS: Final = 20
-_BASE_SHARE: Final = 3
-"""Own history is at most this part of the steps, so that it ends before what it is compared with."""
-_BASE_MIN_STEPS: Final = 6
+_STEP_MOST: Final = 0.2
+"""what one step may add to the running mean before it fades"""
+BASE_ROWS: Final = 20
+"""Steps that own history is made of."""
 _ONSET_REACH: Final = 12
 
 
@@ -67,34 +67,94 @@ def find(table: StepTable, model: Model) -> SlowRanks:
 
 def of_residual(residual: Floats) -> SlowRanks:
     """The same on residuals alone, (S, R)."""
+    watched = Watched.of(residual.shape[1])
+    noise = np.zeros(len(residual))
+    for row in range(len(residual)):
+        watched.add(residual[row])
+        noise[row] = watched.noise
     centred = residual - np.nan_to_num(quantiles.low(residual, CENTRE))[:, None]
-    noise = _faded(quantiles.spread(centred))
-    peers, peer_unit = _opened(centred, noise)
-    base = _base(centred)
-    history, own_unit = _opened(centred - base[None, :], noise)
-    is_slow = (peers.opened >= 0) | (history.opened >= 0)
-    by_peers = (peers.opened >= 0) & ((history.opened < 0) | (peers.opened <= history.opened))
-    onset = np.where(by_peers, peers.onset, history.onset)
-    opened = np.where(by_peers, peers.opened, history.opened)
-    excess, bad = np.zeros(len(base)), np.zeros(len(base), np.int64)
-    for rank in np.flatnonzero(is_slow).tolist():
-        onset[rank] = _refined(centred[:, rank], int(onset[rank]), int(opened[rank]))
-        series = centred[onset[rank] :, rank]
-        unit = (peer_unit if by_peers[rank] else own_unit)[onset[rank] :]
-        above = series - (0.0 if by_peers[rank] else base[rank]) > RULE.allowed * unit
-        bad[rank] = int(above.sum())
-        excess[rank] = float(np.median(series[above])) if bad[rank] else 0.0
-    score = np.maximum(peers.score, history.score)
-    return SlowRanks(is_slow, onset, excess, score, bad, noise, centred)
+    return watched.told(centred, noise)
 
 
-def _opened(excess: Floats, noise: Floats) -> tuple[alarm.Alarms, Floats]:
-    """(alarms, unit by step): an excess counts in units of the noise and of how far apart ranks stay."""
-    ranks = excess.shape[1]
-    apart = _faded(quantiles.spread(_remembered(excess)))
-    factor = outlier_bound(ranks) * (1 + 2 / np.sqrt(max(1, ranks))) / RULE.allowed
-    unit = np.maximum(UNIT_MIN, np.maximum(noise, factor * apart))
-    return alarm.watch(excess / unit[:, None], RULE), unit
+@dataclass(slots=True)
+class Watched:
+    """All ranks of a job as their steps come; what a live job keeps from look to look.
+
+    Attributes:
+        rows: steps seen.
+        noise: spread of one step's residuals.
+        remembered: (R,) running mean of each rank's residual.
+        base: (R,) each rank's usual residual in the first steps, NaN until there are enough.
+        first: (up to ``BASE_ROWS``, R) residuals that ``base`` is made of.
+        peers, own: the sums against the others, and against ``base``.
+    """
+
+    rows: int
+    noise: float
+    peer_unit: float
+    own_unit: float
+    remembered: Floats
+    base: Floats
+    first: Floats
+    peers: alarm.Sums
+    own: alarm.Sums
+
+    @classmethod
+    def of(cls, ranks: int) -> Watched:
+        nobody = np.full(ranks, np.nan)
+        return cls(0, 0.0, UNIT_MIN, UNIT_MIN, np.zeros(ranks), nobody, np.zeros((0, ranks)),
+                   alarm.Sums.of(ranks), alarm.Sums.of(ranks))  # fmt: skip
+
+    def add(self, residual: Floats) -> None:
+        """The residuals of one step more, (R,); NaN where unknown."""
+        if np.isnan(residual).all():
+            self.rows += 1
+            return
+        centred = residual - quantiles.low(residual, CENTRE)
+        fades = max(_FADES, 1 / (self.rows + 1))
+        self.noise += fades * (float(quantiles.spread(centred)) - self.noise)
+        change = np.where(np.isnan(centred), 0.0, centred - self.remembered)
+        self.remembered = self.remembered + fades * np.clip(change, -_STEP_MOST, _STEP_MOST)
+        self.peer_unit = self._unit(self.remembered)
+        self.peers.add(self.rows, centred / self.peer_unit, RULE)
+        self._against_itself(centred)
+        self.rows += 1
+
+    def _against_itself(self, centred: Floats) -> None:
+        if len(self.first) < BASE_ROWS:
+            self.first = np.vstack((self.first, centred))
+            if len(self.first) == BASE_ROWS:
+                self.base = quantiles.median(
+                    self.first[1:], axis=0
+                )  # the first step is never like the others
+            return
+        self.own_unit = self._unit(self.remembered - self.base)
+        self.own.add(self.rows, (centred - self.base) / self.own_unit, RULE)
+
+    def _unit(self, lasting: Floats) -> float:
+        """What an excess is counted in: one step's noise, and how far apart the ranks stay."""
+        ranks = max(1, len(lasting))
+        apart = float(np.nan_to_num(quantiles.spread(lasting)))
+        factor = outlier_bound(ranks) * (1 + 2 / float(np.sqrt(ranks))) / RULE.allowed
+        return max(UNIT_MIN, self.noise, factor * apart)
+
+    def told(self, centred: Floats, noise: Floats) -> SlowRanks:
+        """Who opened, from a history (S, R) of centred residuals whose last row is the newest step."""
+        is_slow = (self.peers.opened >= 0) | (self.own.opened >= 0)
+        by_peers = (self.peers.opened >= 0) & ((self.own.opened < 0) | (self.peers.opened <= self.own.opened))
+        behind = self.rows - len(centred)
+        opened = np.where(by_peers, self.peers.opened, self.own.opened) - behind
+        onset = np.where(by_peers, self.peers.onset, self.own.onset) - behind
+        usual, unit = np.nan_to_num(self.base), np.where(by_peers, self.peer_unit, self.own_unit)
+        excess, bad = np.zeros(len(usual)), np.zeros(len(usual), np.int64)
+        for rank in np.flatnonzero(is_slow).tolist():
+            onset[rank] = _refined(centred[:, rank], int(onset[rank]), int(opened[rank]))
+            series = centred[onset[rank] :, rank]
+            above = series - (0.0 if by_peers[rank] else usual[rank]) > RULE.allowed * unit[rank]
+            bad[rank] = int(above.sum())
+            excess[rank] = float(np.median(series[above])) if bad[rank] else 0.0
+        score = np.maximum(self.peers.highest, self.own.highest)
+        return SlowRanks(is_slow, onset, excess, score, bad, noise, centred)
 
 
 def outlier_bound(count: int) -> float:
@@ -102,38 +162,10 @@ def outlier_bound(count: int) -> float:
     return float(np.sqrt(2 * np.log(max(2, count) / _CHANCE)))
 
 
-def _faded(values: Floats) -> Floats:
-    """A running mean that forgets; NaN keeps what was."""
-    found = np.empty(len(values))
-    last = np.nan
-    for row, value in enumerate(values.tolist()):
-        if not np.isnan(value):
-            last = value if np.isnan(last) else last + _FADES * (value - last)
-        found[row] = 0.0 if np.isnan(last) else last
-    return found
-
-
-def _remembered(values: Floats) -> Floats:
-    """A running mean of each column; one step counts as no more than its neighbours allow."""
-    found = np.empty_like(values)
-    last = np.nan_to_num(quantiles.median(values[:_BASE_MIN_STEPS], axis=0))
-    for row in range(len(values)):
-        change = np.nan_to_num(values[row] - last)
-        last = last + _FADES * np.clip(change, -0.2, 0.2)
-        found[row] = last
-    return found
-
-
-def _base(values: Floats) -> Floats:
-    """Each rank's usual residual at the start; 0 (the peers') while there are too few steps."""
-    rows = min(_BASE_STEPS, len(values) // _BASE_SHARE)
-    if rows < _BASE_MIN_STEPS:
-        return np.zeros(values.shape[1])
-    return np.nan_to_num(quantiles.median(values[1:rows], axis=0))
-
-
 def _refined(series: Floats, onset: int, opened: int) -> int:
     """The row where the level changed, near where the sum began to grow; 0 where it never was otherwise."""
     end = min(len(series), max(opened + 1, onset + _ONSET_REACH))
+    if end <= 0:
+        return 0
     row, _, _ = alarm.change_row(series[:end], onset - _ONSET_REACH, end)
     return row

@@ -92,6 +92,7 @@ def table(calls: Calls, layout: Layout, members: Members) -> StepTable:
     row = np.searchsorted(steps, blocking.step)
     cell = row * shape[1] + blocking.rank
     gap_s, is_first = _gaps(blocking, cell)
+    gap_s[_near_lost(blocking)] = np.nan
     pair = _pairs(blocking, layout, is_first)
     is_rare = blocking.is_barrier & (_share(blocking) < EVERY_RATIO)
     work, usual, stage_work = _work(gap_s, pair, cell, ~is_first & ~is_rare, shape, layout.stage)
@@ -137,6 +138,26 @@ def _gaps(calls: Calls, cell: Ints) -> tuple[Floats, Bools]:
     between = calls.start_ns[begin[1:]] - last_end[:-1]
     gap[begin[1:]] = np.where(follows, between, np.nan)
     return np.maximum(gap, 0) / NS_PER_S, is_first
+
+
+def _near_lost(calls: Calls) -> Bools:
+    """Gaps that may hold a call whose row is lost: those since the rank's last call of a stream that jumps.
+
+    A stream has one counter: a group's collectives, or its calls of one point-to-point operation.
+    """
+    stream = np.where(calls.is_p2p, calls.op + 1, 0)
+    order = np.lexsort((calls.sequence, stream, calls.group, calls.rank))
+    same = np.ones(max(0, len(order) - 1), np.bool_)
+    for column in (calls.rank, calls.group, stream):
+        same &= column[order[1:]] == column[order[:-1]]
+    jumps = same & (calls.sequence[order[1:]] - calls.sequence[order[:-1]] > 1)
+    edge = np.zeros(len(calls) + 1, np.int64)
+    first = np.minimum(order[:-1], order[1:])[jumps] + 1
+    last = np.maximum(order[:-1], order[1:])[jumps] + 1
+    np.add.at(edge, first, 1)
+    np.add.at(edge, last, -1)
+    found: Bools = np.cumsum(edge[:-1]) > 0
+    return found
 
 
 def _pairs(calls: Calls, layout: Layout, is_first: Bools) -> Ints:

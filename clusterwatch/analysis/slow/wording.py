@@ -60,7 +60,7 @@ def finding(
     case: Case, word: str, what: str, culprits: tuple[int, ...], onset: int, lost_s: float, excess: float,
     score: float, why: list[str], per: str = "step",
 ) -> Finding:  # fmt: skip
-    """A finding with its cost. ``onset`` is a row of the table; ``lost_s`` is what each step loses at most."""
+    """A finding with its cost. ``onset`` is a row of the table; each step loses at most ``lost_s``."""
     row, layout = CATALOGUE[word], case.table.layout
     blames = row.fault_class in ("hardware", "host", "storage", "unknown")
     nodes = set(layout.node[list(culprits)].tolist())

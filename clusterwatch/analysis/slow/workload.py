@@ -1,4 +1,4 @@
-"""Differences that the job itself makes: stages of unequal work, data shards, sequences. Never anybody's fault.
+"""Differences that the job itself makes: unequal stages, data shards, sequences. Never anybody's fault.
 
 In: a ``StepTable`` and its ``Model``. Out: ``Workload``.
 """

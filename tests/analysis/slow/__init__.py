@@ -1,0 +1,1 @@
+"""Slowness: pure arrays in, named parts out."""
