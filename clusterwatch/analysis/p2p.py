@@ -16,7 +16,7 @@ from typing import Final
 
 from clusterwatch.analysis.groups import Group, World
 from clusterwatch.analysis.signature import element_count
-from clusterwatch.analysis.tables import Window
+from clusterwatch.analysis.tables import COLLECTIVE_LOG, Window
 from clusterwatch.analysis.window import UNCLOSED_BATCHES
 from collectors.formats.columns import NULL, STARTED, Signature, Sizes
 
@@ -74,6 +74,11 @@ class Half:
     def started(self) -> bool:
         """It was seen to run; only with the recorder's timing on."""
         return int(self.window.p2p["state"][self.row]) == STARTED
+
+    @property
+    def state_is_told(self) -> bool:
+        """Its state is its own; a recorder tells one for all calls of a batch."""
+        return self.window.version == COLLECTIVE_LOG
 
     @property
     def held_up(self) -> bool:

@@ -92,6 +92,8 @@ def _add_seen_in_calls(roots: list[Root], world: World, graph: WaitGraph, pairin
     roots += [root for root, _ in half_done]
     known |= _ranks([root for root, _ in half_done])
     roots += [r for r in _late(graph) if not known & set(r.named)]
+    known = _ranks(roots)
+    roots += [r for r in _late_halves(pairing) if not known & set(r.named)]
     return {rank for _, call in half_done for rank in call.waiting}
 
 
@@ -274,6 +276,22 @@ def _late(graph: WaitGraph) -> list[Root]:
             why = f"{peers} started {call.op} {call.sequence}; rank {rank} still has it queued"
             found.append(_late_root(call, rank, why))
     return _first_per_rank(found) + unclear
+
+
+def _late_halves(pairing: Pairing) -> list[Root]:
+    """Ranks whose send or receive did not start though the other end of it did, and nothing older is open."""
+    found = []
+    for pair in pairing.joined:
+        for half, other in (pair, pair[::-1]):
+            if half.state_is_told and other.started and not half.started and not half.held_up:
+                queued = f"rank {half.rank} still has its end queued"
+                found.append(_late_half(half, f"rank {other.rank} started its end of {half.text}; {queued}"))
+    return _first_per_rank(found)
+
+
+def _late_half(half: p2p.Half, why: str) -> Root:
+    where = half.group, half.sequence, half.op
+    return Root("queued_not_started", (half.rank,), (), *where, why=[why], certainty=0.85)
 
 
 def _mostly_queued(call: OpenCall, held: tuple[int, ...], peers: str) -> Root:

@@ -80,6 +80,10 @@ Numbers = NDArray[np.int64]
 Marks = NDArray[np.bool_]
 
 
+COLLECTIVE_LOG: Final = "collective log"
+"""Version of a trace made of one: each send and receive tells its own state, as no recorder does."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
     """One dump, reduced. Tables are bytes: small, quick to pickle, and joined over ranks in one copy."""

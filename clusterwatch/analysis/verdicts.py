@@ -88,8 +88,8 @@ _ROWS: Final = (
     Verdict("ended_by_scheduler", "crash", Severity.WARNING, Owner.SCHEDULER,
             "The logs tell of no failure: the scheduler ended the job. Requeue it from its last checkpoint."),
     Verdict("slow_gpu", "hardware", _WARNING, Owner.INFRA,
-            "Compare the GPU's clocks, temperature and throttle reasons with its neighbours'; run a diagnosis "
-            "on it, and take its host out at the next restart."),
+            "Compare the GPU's clocks, temperature and throttle reasons with its neighbours'; run a "
+            "diagnosis on it, and take its host out at the next restart."),
     Verdict("slow_nic", "hardware", _WARNING, Owner.INFRA,
             "Read the port's rate, errors and retransmissions on both ends of its cable; reseat or replace "
             "the cable, and take the host out until then."),

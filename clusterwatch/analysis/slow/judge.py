@@ -32,6 +32,8 @@ HOST_RATIO: Final = 0.75
 """Of a node's ranks so many must be slow for the node to be the part."""
 LATE_LAUNCH_MIN: Final = 0.25
 """More of the gaps than this, beyond the peers', end with a call launched late: the host is the part."""
+LATE_LAUNCH_NODE_MIN: Final = 0.1
+"""The same where a whole node is slow: hosts that keep up launch next to nothing late."""
 SILENT_RATIO_MAX: Final = 0.1
 
 
@@ -100,7 +102,7 @@ def _of_work(case: Case, culprits: tuple[int, ...], slow: list[int]) -> Finding:
     onset = int(np.median(case.slow.onset[slow]))
     excess = float(np.median(case.slow.excess[slow]))
     late = _late(case, slow, onset)
-    is_host = late > LATE_LAUNCH_MIN
+    is_host = late > (LATE_LAUNCH_MIN if len(slow) == 1 else LATE_LAUNCH_NODE_MIN)
     word = "slow_host" if is_host else "slow_gpu"
     usual_s = float(np.nanmedian(case.table.usual[:, slow]))
     lost_s = usual_s * float(np.expm1(max(excess, 0.0)))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from clusterwatch.analysis.slow.calls import COMPLETED, NEVER, Calls
 from clusterwatch.analysis.slow.layout import Members
+from clusterwatch.analysis.tables import COLLECTIVE_LOG
 from collectors.formats.columns import NULL, Entries, Signature, TraceColumns
 from collectors.formats.trace import TraceGroup
 
@@ -95,7 +96,7 @@ def _trace(calls: Calls, is_cut: bool, groups: tuple[TraceGroup, ...], members: 
         for name, value in values.items():
             getattr(entries, name).append(value)
     mine = tuple(groups[group] for group in used)
-    return TraceColumns(rank, "collective log", "nccl", mine, tuple(signatures), ((),), entries)
+    return TraceColumns(rank, COLLECTIVE_LOG, "nccl", mine, tuple(signatures), ((),), entries)
 
 
 def _time(value: int) -> int:
