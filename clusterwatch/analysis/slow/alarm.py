@@ -61,6 +61,13 @@ class Sums:
         self.onset[new] = self.zero_at[new] + 1
         np.maximum(self.highest, self.total / rule.opens, out=self.highest)
 
+    def close(self) -> Ints:
+        """Forgets what opened and fell back to 0; returns the columns."""
+        over = np.flatnonzero((self.opened >= 0) & (self.total == 0.0))
+        self.opened[over] = self.onset[over] = -1
+        self.highest[over] = 0.0
+        return over
+
     @property
     def columns(self) -> Ints:
         """Those that opened."""

@@ -20,7 +20,10 @@ from clusterwatch.analysis.slow import links, phases, quantiles, ranks, steps, w
 from clusterwatch.analysis.slow.layout import UNKNOWN
 from clusterwatch.analysis.slow.links import SlowPart
 from clusterwatch.analysis.slow.log import CallLog
+from clusterwatch.analysis.slow.ranks import SlowRanks
+from clusterwatch.analysis.slow.steps import StepTable
 from clusterwatch.analysis.slow.wording import RULE, Case, excess_text, finding, part_text, step_at
+from clusterwatch.analysis.slow.work import Model
 from clusterwatch.analysis.verdicts import CATALOGUE
 
 Floats = NDArray[np.float64]
@@ -43,9 +46,17 @@ def findings(log: CallLog, facts: Mapping[int, RankFacts]) -> list[Finding]:
     if len(table.steps) < STEPS_MIN or not np.isfinite(table.work).any():
         return []
     model = work.fit(table.work, table.usual, log.layout.stage, log.layout.replica)
-    slow = ranks.find(table, model)
+    return of_case(case_of(table, model, ranks.find(table, model), facts))
+
+
+def case_of(table: StepTable, model: Model, slow: SlowRanks, facts: Mapping[int, RankFacts]) -> Case:
+    """Everything on one job's steps; who told nothing of its work lowers the confidence."""
     heard = float(np.isfinite(table.work).any(axis=0).mean())
-    case = Case(table, model, slow, facts, heard)
+    return Case(table, model, slow, facts, heard)
+
+
+def of_case(case: Case) -> list[Finding]:
+    """Parts that are slow, then what the job's own shape explains."""
     found = [*_working(case), *_inputs(case), *_storage(case), *_links(case)]
     found += _pauses(case, found)
     return found + list(_workload(case))

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusterwatch.analysis.slow import alarm, quantiles
+from clusterwatch.analysis.slow.layout import Layout
 from clusterwatch.analysis.slow.steps import StepTable
 from clusterwatch.analysis.slow.work import Model
 
@@ -63,14 +64,7 @@ class Pauses:
 
 def slow_inputs(table: StepTable, model: Model) -> list[SlowInput]:
     """Ranks that wait longer for their input than the others of their stage do."""
-    layout = table.layout
-    stretched = table.first_gap / np.exp(model.replica[:, layout.replica])
-    excess = np.full_like(stretched, np.nan)
-    for stage in range(len(table.stage_work)):
-        columns = np.flatnonzero(layout.stage == stage)
-        if len(columns) > 1:
-            usual = quantiles.low(stretched[:, columns], _CENTRE)[:, None]
-            excess[:, columns] = stretched[:, columns] - usual
+    excess = input_excess(table.first_gap, model, table.layout)
     scale = float(quantiles.median(table.stage_work)) if len(table.stage_work) else 0.0
     if scale <= 0:
         return []
@@ -79,6 +73,18 @@ def slow_inputs(table: StepTable, model: Model) -> list[SlowInput]:
     unit = np.maximum(INPUT_UNIT_MIN, noise)
     found = alarm.watch(share / unit[:, None], INPUT_RULE)
     return [_input(found, excess, rank) for rank in found.columns.tolist()]
+
+
+def input_excess(first_gap: Floats, model: Model, layout: Layout) -> Floats:
+    """(S, R) seconds beyond the others of the stage, the replica's own length taken off; NaN where alone."""
+    stretched = first_gap / np.exp(model.replica[:, layout.replica])
+    excess = np.full_like(stretched, np.nan)
+    for stage in range(int(layout.stage.max(initial=0)) + 1):
+        columns = np.flatnonzero(layout.stage == stage)
+        if len(columns) > 1:
+            usual = quantiles.low(stretched[:, columns], _CENTRE)[:, None]
+            excess[:, columns] = stretched[:, columns] - usual
+    return excess
 
 
 def _input(found: alarm.Sums, excess: Floats, rank: int) -> SlowInput:

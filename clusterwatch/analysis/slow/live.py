@@ -1,0 +1,256 @@
+"""A running job, step by step: what is kept from look to look, and what is said when somebody is slow.
+
+In: whole steps as ``Batch``es in order, a ``Layout``, the members of the job's groups. Out: ``Kept``, which
+a caller stores, and findings. A look costs what its new steps cost; the last steps are looked at as a whole
+only while somebody stands out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from clusterwatch.analysis.model import Finding, RankFacts
+from clusterwatch.analysis.slow import alarm, judge, phases, quantiles, work
+from clusterwatch.analysis.slow.layout import UNKNOWN, Layout, Members, derived
+from clusterwatch.analysis.slow.ranks import CENTRE, UNIT_MIN, Watched
+from clusterwatch.analysis.slow.steps import StepTable
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+WINDOW_STEPS: Final = 64
+"""Steps that are looked at as a whole while somebody stands out."""
+VERSION: Final = 1
+_TENSOR: Final = frozenset({"tp", "tensor", "mp", "model", "cp", "context", "ep", "expert"})
+_PIPELINE: Final = frozenset({"pp", "pipe", "pipeline"})
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """S whole steps of R ranks, seconds, NaN where unknown.
+
+    Attributes:
+        steps: (S,) numbers, rising.
+        work_s: (S, R) own work, without waiting, input and checkpoint.
+        input_s: (S, R) waiting for the data loader.
+        checkpoint_s: (S, R) in a checkpoint's write.
+        step_s: (S,) the job's step.
+    """
+
+    steps: Ints
+    work_s: Floats
+    input_s: Floats
+    checkpoint_s: Floats
+    step_s: Floats
+
+
+@dataclass(slots=True)
+class Kept:
+    """One world of a job between two looks.
+
+    Attributes:
+        newest: number of the last step taken.
+        steps: numbers of the last ``WINDOW_STEPS`` taken.
+        usual_s: (stages,) work of a step when the job was first seen.
+        watched: sums of the ranks' own work.
+        inputs: sums of the ranks' waits for input.
+        written: last row with a checkpoint, so that writes are compared when there are new ones.
+    """
+
+    watched: Watched
+    inputs: alarm.Sums
+    usual_s: Floats
+    newest: int = -1
+    steps: list[int] = field(default_factory=list)
+    written: int = -1
+
+    @classmethod
+    def of(cls, layout: Layout) -> Kept:
+        stages = int(layout.stage.max(initial=0)) + 1
+        ranks = layout.rank_count
+        return cls(Watched.of(ranks), alarm.Sums.of(ranks), np.full(stages, np.nan))
+
+    def take(self, batch: Batch, layout: Layout) -> None:
+        """Adds steps; what is not newer than the newest is left out. Cost: O(steps x ranks log ranks)."""
+        new = batch.steps > self.newest
+        if not new.any():
+            return
+        self._learn_usual(batch.work_s[new], layout)
+        model = work.fit(
+            batch.work_s[new], self._usual(batch.work_s[new], layout), layout.stage, layout.replica
+        )
+        waits = self._waits(batch.input_s[new], model, layout)
+        for row, number in enumerate(batch.steps[new].tolist()):
+            self.inputs.add(self.watched.rows, waits[row], phases.INPUT_RULE)
+            self.watched.add(model.residual[row])
+            self.newest = number
+            self.steps.append(number)
+            if (
+                np.isfinite(batch.checkpoint_s[new][row]).any()
+                and np.nanmax(batch.checkpoint_s[new][row]) > 0
+            ):
+                self.written = number
+        del self.steps[:-WINDOW_STEPS]
+
+    def _learn_usual(self, work_s: Floats, layout: Layout) -> None:
+        for stage in np.flatnonzero(np.isnan(self.usual_s)).tolist():
+            known = work_s[:, layout.stage == stage]
+            known = known[np.isfinite(known) & (known > 0)]
+            if len(known):
+                self.usual_s[stage] = float(np.median(known))
+
+    def _usual(self, work_s: Floats, layout: Layout) -> Floats:
+        return np.broadcast_to(self.usual_s[layout.stage], work_s.shape)
+
+    def _waits(self, input_s: Floats, model: work.Model, layout: Layout) -> Floats:
+        """(S, R) input beyond the peers' of a rank's stage, in units of what matters."""
+        scale = float(np.nan_to_num(quantiles.median(self.usual_s)))
+        if scale <= 0:
+            return np.full_like(input_s, np.nan)
+        share = phases.input_excess(input_s, model, layout) / scale
+        unit = np.maximum(phases.INPUT_UNIT_MIN, np.nan_to_num(quantiles.spread(share)))
+        return share / unit[:, None]
+
+    def close(self) -> None:
+        """Forgets episodes that are over."""
+        self.watched.peers.close()
+        self.watched.own.close()
+        self.inputs.close()
+
+    @property
+    def stands_out(self) -> bool:
+        """Somebody is slow or fed late now, or a checkpoint was written in the last steps."""
+        opened = (self.watched.peers, self.watched.own, self.inputs)
+        return any(len(sums.columns) for sums in opened) or self.written in self.steps[-WINDOW_STEPS:]
+
+
+def findings(
+    kept: Kept, window: Batch, layout: Layout, paths: Members, names: tuple[str, ...],
+    facts: Mapping[int, RankFacts],
+) -> list[Finding]:  # fmt: skip
+    """What the last steps show of those that stand out.
+
+    Args:
+        window: the steps of ``kept.steps``, the newest last.
+        paths, names: the job's groups, for who waits for whom.
+    """
+    table = _table(kept, window, layout, paths, names)
+    if len(table.steps) < judge.STEPS_MIN:
+        return []
+    model = work.fit(table.work, table.usual, layout.stage, layout.replica)
+    centred = model.residual - np.nan_to_num(quantiles.low(model.residual, CENTRE))[:, None]
+    slow = kept.watched.told(centred, np.full(len(centred), max(UNIT_MIN, kept.watched.noise)))
+    return judge.of_case(judge.case_of(table, model, slow, facts))
+
+
+def _table(kept: Kept, window: Batch, layout: Layout, paths: Members, names: tuple[str, ...]) -> StepTable:
+    shape = window.work_s.shape
+    usual = np.broadcast_to(kept.usual_s[layout.stage], shape)
+    written = np.where(window.checkpoint_s > 0, window.checkpoint_s, np.nan)
+    return StepTable(
+        steps=window.steps, work=window.work_s, usual=usual, first_gap=window.input_s, rare_gap=written,
+        late_launch=np.full(shape, np.nan), step_s=window.step_s, stage_work=np.nan_to_num(kept.usual_s),
+        transfers=(), layout=layout, paths=paths, path_names=names,
+    )  # fmt: skip
+
+
+# --- layout ----------------------------------------------------------------------------------------------
+
+
+def layout_of(
+    rank_count: int,
+    groups: Iterable[tuple[str, tuple[int, ...]]],
+    node: Ints,
+    gpu: Ints,
+    hosts: tuple[str, ...],
+) -> tuple[Layout, Members, tuple[str, ...]]:
+    """(layout, members, names) from a job's groups as their descriptions call them.
+
+    Tensor, context and expert groups lie in one replica and one stage; the place in a pipeline group is the
+    stage. Where no description says so, every rank is a replica of its own and all are of one stage.
+    """
+    told = [(name, ranks) for name, ranks in groups if ranks and max(ranks) < rank_count]
+    flat = np.array([rank for _, ranks in told for rank in ranks], np.int64)
+    number = np.repeat(np.arange(len(told)), [len(ranks) for _, ranks in told])
+    members = Members.of(number, flat, len(told))
+    words = [_words(name) for name, _ in told]
+    stage = np.full(rank_count, UNKNOWN)
+    for said, (_, ranks) in zip(words, told, strict=True):
+        if said & _PIPELINE:
+            stage[list(ranks)] = np.arange(len(ranks))
+    inner = [bool(said & (_TENSOR | _PIPELINE)) for said in words]
+    world = [len(ranks) == rank_count for _, ranks in told]
+    stages, replica = derived(rank_count, members, stage, inner, world)
+    empty = ("",) * rank_count
+    layout = Layout(stages, replica, node, gpu, empty, empty, hosts, is_declared=False)
+    return layout, members, tuple(name for name, _ in told)
+
+
+def _words(name: str) -> frozenset[str]:
+    return frozenset("".join(c if c.isalpha() else " " for c in name.lower()).split())
+
+
+# --- what is kept, as bytes ------------------------------------------------------------------------------
+
+
+class _Stored(msgspec.Struct, array_like=True):
+    version: int
+    rank_count: int
+    newest: int
+    written: int
+    steps: list[int]
+    rows: int
+    units: tuple[float, float, float]
+    usual_s: bytes
+    first_rows: int
+    floats: bytes
+    """float32: remembered, base, first, then total and highest of each of the sums"""
+    ints: bytes
+    """int32: zero_at, opened and onset of each of the sums"""
+
+
+def pack(kept: Kept) -> bytes:
+    """For ``unpack``; about 100 bytes a rank, three times that while the first steps are kept."""
+    watched = kept.watched
+    sums = (watched.peers, watched.own, kept.inputs)
+    floats = [watched.remembered, watched.base, watched.first.reshape(-1)]
+    floats += [column for one in sums for column in (one.total, one.highest)]
+    ints = [column for one in sums for column in (one.zero_at, one.opened, one.onset)]
+    stored = _Stored(
+        VERSION, len(watched.base), kept.newest, kept.written, kept.steps, watched.rows,
+        (watched.noise, watched.peer_unit, watched.own_unit), kept.usual_s.tobytes(), len(watched.first),
+        np.concatenate(floats).astype(np.float32).tobytes(), np.concatenate(ints).astype(np.int32).tobytes(),
+    )  # fmt: skip
+    return msgspec.msgpack.encode(stored)
+
+
+def unpack(data: bytes) -> Kept:
+    """Raises ``ValueError`` for bytes that ``pack`` of this version did not make."""
+    try:
+        stored = msgspec.msgpack.decode(data, type=_Stored)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"no kept steps: {error}") from error
+    count = stored.rank_count
+    floats = np.frombuffer(stored.floats, np.float32).astype(np.float64)
+    ints = np.frombuffer(stored.ints, np.int32).astype(np.int64)
+    if stored.version != VERSION or len(floats) != count * (8 + stored.first_rows) or len(ints) != 9 * count:
+        raise ValueError(f"kept steps of version {stored.version}, or damaged")
+    remembered, base = floats[:count], floats[count : 2 * count]
+    first = floats[2 * count : count * (2 + stored.first_rows)].reshape(stored.first_rows, count)
+    rest = floats[count * (2 + stored.first_rows) :].reshape(6, count)
+    marks = ints.reshape(9, count)
+    sums = [
+        alarm.Sums(
+            rest[2 * n].copy(), rest[2 * n + 1].copy(), *(row.copy() for row in marks[3 * n : 3 * n + 3])
+        )
+        for n in range(3)
+    ]
+    watched = Watched(stored.rows, *stored.units, remembered.copy(), base.copy(), first, sums[0], sums[1])
+    usual = np.frombuffer(stored.usual_s, np.float64).copy()
+    return Kept(watched, sums[2], usual, stored.newest, stored.steps, stored.written)
