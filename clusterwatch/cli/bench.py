@@ -17,7 +17,7 @@ REGISTRY = {
     "ingest": "clusterwatch.cli.benches.ingest:run",
     "store": "clusterwatch.cli.benches.store:run",
     "query": "clusterwatch.cli.benches.query:run",
-    "detect": "clusterwatch.detect.bench:run",
+    "detect": "clusterwatch.cli.benches.detect:run",
     "live": "clusterwatch.cli.benches.live:run",
     "web": "clusterwatch.cli.benches.web:run",
     "agent": "collectors.bench:run",
