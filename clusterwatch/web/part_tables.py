@@ -30,7 +30,7 @@ KINDS: Final = {
 OTHER: Final = "Other"
 OWN_SECTIONS_MAX: Final = 8
 """Kinds that stand in no list get a section of their own up to here; what is beyond shares one."""
-TEXT_METRICS: Final = frozenset({"part_count", "neighbour_count", "address_count", "fact_count"})
+TEXT_METRICS: Final = frozenset({"part_count", "neighbour_count", "address_count", "fact_count", "pod_count"})
 """A value of 1 whose labels are what is told."""
 FACT: Final = "fact_count"
 """Told a name and a value at a time, so in a table of its own."""

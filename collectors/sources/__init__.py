@@ -28,6 +28,7 @@ REGISTRY: Final[dict[str, str]] = {
     "job_logs": "collectors.sources.job_logs:JobLogsSource",
     "kernel_log": "collectors.sources.kernel_log:KernelLogSource",
     "limits": "collectors.sources.limits:LimitsSource",
+    "kubernetes_pods": "collectors.sources.kubernetes_pods:KubernetesPodsSource",
     "lustre": "collectors.sources.lustre:LustreSource",
     "memory": "collectors.sources.memory:MemorySource",
     "mount_probe": "collectors.sources.mount_probe:MountProbeSource",

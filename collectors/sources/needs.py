@@ -20,6 +20,7 @@ NEEDS: Final[dict[str, str]] = {
     "job_logs": "ranks that write to files on this node's own disks, and root or CAP_SYS_PTRACE to see them",
     "kernel_log": "the right to read /dev/kmsg (root or CAP_SYSLOG), or journalctl",
     "limits": "/proc; ranks, and the right to read their /proc/PID (root or CAP_SYS_PTRACE)",
+    "kubernetes_pods": "the kubelet's socket in /var/lib/kubelet/pod-resources, and root to ask it",
     "lustre": "Lustre's client; root, where its files are in debugfs",
     "memory": "ranks, and the right to read their /proc/PID/environ (root or CAP_SYS_PTRACE)",
     "mount_probe": "network or FUSE mounts in /proc/self/mountinfo, and stat of coreutils or busybox",
