@@ -29,6 +29,7 @@ _WORDS: Final = {
     "too_narrow": "its counter of 32 bits is too narrow",
     "unknown": "its source does not say why",
     "unreadable": "cannot be read",
+    "unsynchronised": "nothing keeps the clock",
 }
 """Reasons of the agent's sources; any other is shown as its own words."""
 
@@ -52,6 +53,7 @@ FLAGS: Final = frozenset(
         "container_running_count",
         "daemon_running_count",
         "daemon_blocked_count",
+        "clock_synchronised_count",
         "kernel_log_readable_count",
         "nvml_readable_count",
         "dcgm_readable_count",

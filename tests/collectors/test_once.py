@@ -104,7 +104,7 @@ def test_pollers_are_looked_at_by_name_like_sources(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["once", "--stdout", "--sources", "nope"], 64, "no source 'nope'; there are disks, "),
+        (["once", "--stdout", "--sources", "nope"], 64, "no source 'nope'; there are clock, disks, "),
         (["once", "--root", "/does/not/exist", "--stdout"], 66, "/does/not/exist is no folder"),
         (["once", "--root", "/tmp", "--root", "/tmp", "--stdout"], 64, "need --interval-s"),
         (["fly"], 64, "invalid choice"),

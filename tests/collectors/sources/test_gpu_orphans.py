@@ -145,7 +145,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(json_values, json_values, st.binary(max_size=80))
 def test_hostile_lists_and_processes(tmp_path: Path, by_uuid: object, used: object, stat: bytes) -> None:
     said = json.dumps({"by_uuid": by_uuid, "used_bytes": used})

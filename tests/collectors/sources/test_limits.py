@@ -249,7 +249,7 @@ def test_a_node_without_anything_says_nothing(tmp_path: Path) -> None:
     assert look(LimitsSource(), tmp_path) == ({}, [])
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=150), st.binary(max_size=60))
 def test_garbage_gives_no_error_and_no_zero(tmp_path: Path, first: bytes, second: bytes) -> None:
     rank(tmp_path, 0)

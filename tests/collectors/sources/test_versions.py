@@ -357,7 +357,7 @@ def test_what_is_mapped_is_added_up(pieces: list[tuple[int, int]]) -> None:
     assert libraries([maps.encode()]) == {"nccl.library": f"libnccl.so.2 {total} bytes mapped"}
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=200))
 def test_files_of_garbage_cost_themselves(tmp_path: Path, data: bytes) -> None:
     names = ["proc/cmdline", "proc/cpuinfo", "etc/os-release", "proc/driver/nvidia/version", "proc/100/maps"]
