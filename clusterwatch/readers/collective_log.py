@@ -9,7 +9,7 @@ collective log, docs/collective-log.md.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
@@ -19,8 +19,8 @@ import numpy as np
 from clusterwatch.analysis.model import InputProblem, RankFacts
 from clusterwatch.analysis.slow.calls import COLUMNS, COMPLETED, SCHEDULED, STARTED, Calls
 from clusterwatch.analysis.slow.layout import UNKNOWN, Layout
-from clusterwatch.readers.archives import Survey
-from clusterwatch.readers.blobs import Blob, UnreadableError
+from clusterwatch.readers.archives import Survey, members
+from clusterwatch.readers.blobs import Blob, Stream, UnreadableError
 from collectors.wire.limits import RANKS_PER_GROUP_MAX
 
 RECORDS: Final = "records.jsonl"
@@ -87,53 +87,73 @@ class CollectiveLog:
     problems: tuple[InputProblem, ...]
 
 
-def found_in(found: Survey) -> tuple[Blob, Blob] | None:
-    """(records, topology) of the log at a path, or None: the first folder, by name, that holds both."""
-    for name in sorted(found.blobs):
-        folder, base = _split(name)
-        if base == RECORDS and folder + TOPOLOGY in found.blobs:
-            return found.blobs[name], found.blobs[folder + TOPOLOGY]
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where a log lies: the blobs, or the packed archive they are in."""
+
+    records: str
+    topology: str
+    at: Mapping[str, Blob] | Stream
+
+    def lines(self) -> Iterator[bytes]:
+        """The records in chunks. Raises ``UnreadableError``."""
+        for blob in self._blobs(self.records):
+            yield from blob.stream(UNPACKED_MAX_BYTES)
+
+    def places(self) -> bytes:
+        """The topology. Raises ``CollectiveLogError``."""
+        try:
+            return b"".join(blob.read(_TOPOLOGY_MAX_BYTES) for blob in self._blobs(self.topology))
+        except UnreadableError as error:
+            raise CollectiveLogError(f"{self.topology}: {error}") from error
+
+    def _blobs(self, name: str) -> Iterator[Blob]:
+        """The blob; those of a packed archive can be read only as they come."""
+        blobs = members(self.at) if isinstance(self.at, Stream) else iter((self.at[name],))
+        for blob in blobs:
+            if blob.name == name:
+                yield blob
+                return
+
+
+def found_in(found: Survey) -> Found | None:
+    """The log at a path, or None: the first folder, by name, that holds records and topology."""
+    places: list[tuple[Iterable[str], Mapping[str, Blob] | Stream]] = [(found.blobs, found.blobs)]
+    places += [(names, stream) for stream, names in found.streams]
+    for names, at in places:
+        known = set(names)
+        for name in sorted(known):
+            cut = max(name.rfind("/"), name.rfind(":")) + 1
+            if name[cut:] == RECORDS and name[:cut] + TOPOLOGY in known:
+                return Found(name, name[:cut] + TOPOLOGY, at)
     return None
 
 
-def _split(name: str) -> tuple[str, str]:
-    cut = max(name.rfind("/"), name.rfind(":")) + 1
-    return name[:cut], name[cut:]
-
-
-def read(records: Blob, topology: Blob | bytes) -> CollectiveLog:
+def read(found: Found, topology: bytes | None = None) -> CollectiveLog:
     """The whole log.
 
     Args:
-        topology: the file beside the records, or the bytes of another that the user gave.
+        topology: another topology than the one beside the records.
 
     Raises:
         CollectiveLogError: the topology is none, or no line is a record.
     """
-    places = _places(topology if isinstance(topology, bytes) else _bytes(topology))
-    lines = _Lines(records.name)
+    places = _places(found.places() if topology is None else topology)
+    lines = _Lines(found.records)
     try:
-        for block in _blocks(records.stream(UNPACKED_MAX_BYTES)):
+        for block in _blocks(found.lines()):
             lines.take(block)
     except UnreadableError as error:
         lines.cut_off(str(error))
     calls = lines.calls()
     if not len(calls):
-        raise CollectiveLogError(f"{records.name}: no line of it is a record of a call")
+        raise CollectiveLogError(f"{found.records}: no line of it is a record of a call")
     layout, problems = _layout(places, calls)
     facts = {
         place.rank: RankFacts(place.rank, host=_host(place), gpu=None if place.gpu == UNKNOWN else place.gpu)
         for place in places
     }
-    known = calls.rank < layout.rank_count
-    return CollectiveLog(calls.rows(known), layout, facts, (*lines.problems(), *problems))
-
-
-def _bytes(blob: Blob) -> bytes:
-    try:
-        return blob.read(_TOPOLOGY_MAX_BYTES)
-    except UnreadableError as error:
-        raise CollectiveLogError(f"{blob.name}: {error}") from error
+    return CollectiveLog(calls, layout, facts, (*lines.problems(), *problems))
 
 
 def _host(place: _Place) -> str | None:
@@ -144,23 +164,32 @@ def _host(place: _Place) -> str | None:
 
 
 def _blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Whole lines, some MiB at a time; a line without an end is passed on as it is."""
-    held: list[bytes] = []
-    size = 0
-    for chunk in chunks:
-        held.append(chunk)
-        size += len(chunk)
-        if size >= _BLOCK_BYTES:
-            data = b"".join(held)
-            cut = data.rfind(b"\n") + 1
-            if cut:
-                yield data[:cut]
-                data = data[cut:]
-            elif len(data) > 2 * _BLOCK_BYTES:
-                data = data[-LINE_MAX_BYTES:]  # one endless line: it is no record whatever follows
-            held, size = [data], len(data)
-    if size:
-        yield b"".join(held)
+    """Whole lines, some MiB at a time; what was read before a fault comes before the fault."""
+    held, broken = bytearray(), None
+    parts = iter(chunks)
+    while True:
+        try:
+            chunk = next(parts, None)
+        except UnreadableError as error:
+            chunk, broken = None, error
+        if chunk is None:
+            break
+        held += chunk
+        if len(held) >= _BLOCK_BYTES:
+            yield _whole_lines(held)
+    if broken is None:
+        yield bytes(held)
+    else:
+        yield _whole_lines(held)
+        raise broken
+
+
+def _whole_lines(held: bytearray) -> bytes:
+    """Takes what ends with a line; of an endless line, which is no record, only the end stays."""
+    cut = held.rfind(b"\n") + 1
+    lines = bytes(held[:cut])
+    del held[: cut or len(held) - LINE_MAX_BYTES]
+    return lines
 
 
 class _Lines:

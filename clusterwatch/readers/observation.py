@@ -16,7 +16,7 @@ from clusterwatch.analysis.slow.log import call_log, hang_traces
 from clusterwatch.analysis.stacks import RECORDER
 from clusterwatch.analysis.tables import Window
 from clusterwatch.readers import collective_log, folder, job_logs, topology
-from clusterwatch.readers.archives import Blob, label, survey
+from clusterwatch.readers.archives import label, survey
 from clusterwatch.readers.names import PARTS
 from clusterwatch.readers.runs import Job
 from collectors.formats.job_log import JobLog
@@ -53,7 +53,7 @@ def observe(
         facts = topology.read(Path(topology_file)) if topology_file is not None else {}
         looked = survey(path)
         if (log := collective_log.found_in(looked)) is not None:
-            return _of_calls(*log, topology_file)
+            return _of_calls(log, topology_file)
         found = folder.read(path, show, found=looked)
         told = job_logs.read(path, show, found=looked)
     except collective_log.CollectiveLogError as error:
@@ -84,10 +84,10 @@ def observe(
     )
 
 
-def _of_calls(records: Blob, beside: Blob, topology_file: Path | str | None) -> Observation:
+def _of_calls(found: collective_log.Found, topology_file: Path | str | None) -> Observation:
     """A collective log: its calls for the slow side, its open end for the hang side."""
-    told = Path(topology_file).read_bytes() if topology_file is not None else beside
-    read = collective_log.read(records, told)
+    told = Path(topology_file).read_bytes() if topology_file is not None else None
+    read = collective_log.read(found, told)
     calls = call_log(read.calls, read.layout)
     problems = read.problems
     if not calls.is_layout_told:

@@ -36,14 +36,16 @@ class CallLog:
 
 def call_log(calls: Calls, layout: Layout) -> CallLog:
     """Puts calls in order and checks the layout against them; where it lies, it is derived."""
-    calls = tidied(calls)
+    calls = tidied(calls.rows((calls.rank < layout.rank_count) & (calls.peer < layout.rank_count)))
+    told = _stage_told(calls, layout.rank_count)
     members = Members.of(calls.group, calls.rank, len(calls.groups))
-    if layout.is_declared and is_consistent(layout.stage, layout.replica, members):
+    fits = bool(np.all((told == UNKNOWN) | (told == layout.stage)))
+    if layout.is_declared and fits and is_consistent(layout.stage, layout.replica, members):
         return CallLog(calls, layout, members, True)
     sizes = members.sizes()
     batched = np.bincount(calls.group, calls.microbatch >= 0, len(calls.groups)) > 0
     stage, replica = derived(
-        layout.rank_count, members, _stage_told(calls, layout.rank_count), batched.tolist(),
+        layout.rank_count, members, told, batched.tolist(),
         (sizes == layout.rank_count).tolist(),
     )  # fmt: skip
     known = replace(layout, stage=stage, replica=replica, is_declared=False)
