@@ -131,7 +131,7 @@ def _told(result: Result) -> dict[str, Any]:
 def table(results: list[Result]) -> Iterator[str]:
     """The lines of the table: a row for each kind, size and shape in time."""
     yield (
-        f"{'kind':<24}{'size':<22}{'shape':<20}{'cases':>6}{'exact':>7}{'class':>7}"
+        f"{'kind':<24}{'size':<33}{'shape':<20}{'cases':>6}{'exact':>7}{'class':>7}"
         f"{'false':>7}{'missed':>8}{'wrong':>7}{'onset':>7}{'s':>7}"
     )
     rows: dict[tuple[str, str, str], list[Result]] = {}
@@ -139,8 +139,8 @@ def table(results: list[Result]) -> Iterator[str]:
         rows.setdefault(result.row, []).append(result)
     for row, some in rows.items():
         found = score([one.judgement for one in some])
-        yield f"{row[0]:<24}{row[1]:<22}{row[2]:<20}" + _cells(found, _mean_s(some))
-    yield f"{'all':<66}" + _cells(score([one.judgement for one in results]), _mean_s(results))
+        yield f"{row[0]:<24}{row[1]:<33}{row[2]:<20}" + _cells(found, _mean_s(some))
+    yield f"{'all':<77}" + _cells(score([one.judgement for one in results]), _mean_s(results))
 
 
 def _cells(found: Score, mean_s: float) -> str:
