@@ -21,17 +21,16 @@ from clusterwatch.analysis.slow.calls import COLUMNS, COMPLETED, SCHEDULED, STAR
 from clusterwatch.analysis.slow.layout import UNKNOWN, Layout
 from clusterwatch.readers.archives import Survey, members
 from clusterwatch.readers.blobs import Blob, Stream, UnreadableError
+from clusterwatch.readers.line_blocks import LINE_MAX_BYTES, whole_lines
 from collectors.wire.limits import RANKS_PER_GROUP_MAX
 
 RECORDS: Final = "records.jsonl"
 TOPOLOGY: Final = "topology.json"
 UNPACKED_MAX_BYTES: Final = 64 * 1024**3
-LINE_MAX_BYTES: Final = 65_536
 NAMES_MAX: Final = 1_000_000
 OPS_MAX: Final = 10_000
 ROWS_MAX: Final = 400_000_000
 _TOPOLOGY_MAX_BYTES: Final = 256 * 1024**2
-_BLOCK_BYTES: Final = 8 * 1024**2
 _STATES: Final = {"scheduled": SCHEDULED, "started": STARTED, "completed": COMPLETED}
 _INT64: Final = 2**63 - 1
 
@@ -62,7 +61,9 @@ class _Record(msgspec.Struct, gc=False):
     state: Literal["scheduled", "started", "completed"]
 
 
-class _Place(msgspec.Struct):
+class Place(msgspec.Struct):
+    """One rank in a topology file."""
+
     rank: _Rank
     node: _Count = UNKNOWN
     gpu: _Count = UNKNOWN
@@ -75,7 +76,7 @@ class _Place(msgspec.Struct):
 
 
 class _Topology(msgspec.Struct):
-    ranks: list[_Place]
+    ranks: list[Place]
     steps: _Count | None = None
 
 
@@ -138,17 +139,17 @@ def read(found: Found, topology: bytes | None = None) -> CollectiveLog:
     Raises:
         CollectiveLogError: the topology is none, or no line is a record.
     """
-    places = _places(found.places() if topology is None else topology)
+    places = places_of(found.places() if topology is None else topology)
     lines = _Lines(found.records)
     try:
-        for block in _blocks(found.lines()):
+        for block in whole_lines(found.lines()):
             lines.take(block)
     except UnreadableError as error:
         lines.cut_off(str(error))
     calls = lines.calls()
     if not len(calls):
         raise CollectiveLogError(f"{found.records}: no line of it is a record of a call")
-    layout, problems = _layout(places, calls)
+    layout, problems = layout_of(places, calls)
     facts = {
         place.rank: RankFacts(place.rank, host=_host(place), gpu=None if place.gpu == UNKNOWN else place.gpu)
         for place in places
@@ -156,40 +157,11 @@ def read(found: Found, topology: bytes | None = None) -> CollectiveLog:
     return CollectiveLog(calls, layout, facts, (*lines.problems(), *problems))
 
 
-def _host(place: _Place) -> str | None:
+def _host(place: Place) -> str | None:
     return place.host or (f"node {place.node}" if place.node != UNKNOWN else None)
 
 
 # --- records ---------------------------------------------------------------------------------------------
-
-
-def _blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Whole lines, some MiB at a time; what was read before a fault comes before the fault."""
-    held, broken = bytearray(), None
-    parts = iter(chunks)
-    while True:
-        try:
-            chunk = next(parts, None)
-        except UnreadableError as error:
-            chunk, broken = None, error
-        if chunk is None:
-            break
-        held += chunk
-        if len(held) >= _BLOCK_BYTES:
-            yield _whole_lines(held)
-    if broken is None:
-        yield bytes(held)
-    else:
-        yield _whole_lines(held)
-        raise broken
-
-
-def _whole_lines(held: bytearray) -> bytes:
-    """Takes what ends with a line; of an endless line, which is no record, only the end stays."""
-    cut = held.rfind(b"\n") + 1
-    lines = bytes(held[:cut])
-    del held[: cut or len(held) - LINE_MAX_BYTES]
-    return lines
 
 
 class _Lines:
@@ -265,7 +237,8 @@ class _Lines:
 # --- topology --------------------------------------------------------------------------------------------
 
 
-def _places(data: bytes) -> list[_Place]:
+def places_of(data: bytes) -> list[Place]:
+    """The ranks of a topology file, rising. Raises ``CollectiveLogError``."""
     try:
         topology = msgspec.json.decode(data.removeprefix(codecs.BOM_UTF8), type=_Topology)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -278,7 +251,7 @@ def _places(data: bytes) -> list[_Place]:
     return [by_rank[rank] for rank in sorted(by_rank)]
 
 
-def _layout(places: list[_Place], calls: Calls) -> tuple[Layout, list[InputProblem]]:
+def layout_of(places: list[Place], calls: Calls) -> tuple[Layout, list[InputProblem]]:
     """Coordinates of ranks 0 to the highest listed; unlisted ones are told of and left out."""
     count = places[-1].rank + 1
     problems = []
