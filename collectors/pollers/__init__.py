@@ -24,6 +24,7 @@ DEVICE_POLLERS: Final[dict[str, str]] = {
     "switch_fboss": "collectors.pollers.switch_fboss",
     "switch_gnmi": "collectors.pollers.switch_gnmi",
     "switch_snmp": "collectors.pollers.switch_snmp",
+    "ufm": "collectors.pollers.ufm",
 }
 """Table of pollers.toml -> the module whose ``from_config`` makes a ``device.Poller`` of it."""
 

@@ -24,6 +24,7 @@ from collectors.pollers.switch_facts import Neighbour, Port, SwitchFacts
 from collectors.pollers.switch_ports import Rules, SwitchPorts
 from collectors.pollers.tables import Table
 from collectors.sources.base import Attribute, Reading, Sample, SourceEvent
+from collectors.sources.tree import printable
 
 NAME: Final = "ib_cluster"
 PERIOD_S: Final = 300.0
@@ -48,8 +49,6 @@ class _Known:
 class IbClusterPoller:
     """All switches of one fabric."""
 
-    name = NAME
-
     def __init__(
         self,
         fabric: str,
@@ -58,8 +57,10 @@ class IbClusterPoller:
         look_s: float = LOOK_S,
         lanes: int = WHOLE_WIDTH,
         clock: Callable[[], float] = time.monotonic,
+        name: str = NAME,
     ) -> None:
         """``lanes``: of a link that lacks none; 2 where ports are split on purpose."""
+        self.name = name
         self.period_s = period_s
         self.deadline_s = look_s * len(ib_documents.DOCUMENTS) + 60.0
         self._fabric = fabric
@@ -94,6 +95,8 @@ class IbClusterPoller:
             rules = Rules(untold_zeros=UNTOLD_ZEROS)
             known = self._known[guid] = _Known(name, SwitchPorts(name, rules))
         known.at_s = scan.at_s
+        if guid in scan.silent:
+            return DeviceReading(Device("switch", name), Reading(), printable(scan.silent[guid])[:120])
         states = scan.states_of(guid)
         facts = _facts(scan, names, switch, known, states)
         told = known.ports.reading(facts, scan.at_s)
@@ -152,13 +155,13 @@ class IbClusterPoller:
             Sample(entity, "switch_links_count", between // 2),
         ]
         if not scan.missing:
-            return Reading(samples)
+            return Reading(samples, scan.events)
         text = f"the fabric is not told in whole: {'; '.join(scan.missing)}"[:300]
         event = SourceEvent(
             entity, "fabric_incomplete", text, "warning",
             attributes={"missing": [one.partition(":")[0] for one in scan.missing]}, standing=True,
         )  # fmt: skip
-        return Reading(samples, [event])
+        return Reading(samples, [*scan.events, event])
 
 
 def _facts(

@@ -19,6 +19,7 @@ from collectors.pollers.ib_counters import PortCounters
 from collectors.pollers.ib_link_states import LinkState, States
 from collectors.pollers.ib_topology import Fabric
 from collectors.pollers.tables import Table
+from collectors.sources.base import SourceEvent
 from collectors.sources.counters import Count
 
 TOPOLOGY: Final = "ibnetdiscover"
@@ -45,13 +46,22 @@ Get = Callable[[str], tuple[Said, float]]
 
 @dataclass(slots=True)
 class Scan:
-    """One look. ``at_s``: when its counters were read; ``missing``: what could not be had, and why."""
+    """One look.
+
+    Attributes:
+        at_s: when its counters were read.
+        missing: what could not be had, and why.
+        events: what the fabric as a whole tells of itself.
+        silent: node GUID of a switch whose ports could not be asked for -> why.
+    """
 
     fabric: Fabric
     states: States | None = None
     counters: list[PortCounters] = field(default_factory=list)
     at_s: float = 0.0
     missing: list[str] = field(default_factory=list)
+    events: list[SourceEvent] = field(default_factory=list)
+    silent: dict[str, str] = field(default_factory=dict)
     _keys: dict[str, list[str]] = field(init=False)
 
     def __post_init__(self) -> None:

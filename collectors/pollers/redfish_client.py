@@ -78,7 +78,7 @@ class BmcClient:
         """Connects and logs in. Raises ``BmcError``."""
         login = self._login
         try:
-            verify = await _trust(login)
+            verify = await trust(login)
         except (OSError, ssl.SSLError):
             raise BmcError("tls_failed") from None  # the file of authorities is none any more
         self._client = httpx.AsyncClient(
@@ -138,7 +138,7 @@ class BmcClient:
         self.requests += 1
         limit = min(BODY_MAX_BYTES, self._bytes_left)
         body = bytearray()
-        with _told_errors():
+        with told_errors():
             async with self._client.stream("GET", path) as response:
                 if response.headers.get("Content-Encoding", "identity") != "identity":
                     raise BmcError("not_redfish")
@@ -152,7 +152,7 @@ class BmcClient:
     async def _log_in(self, client: httpx.AsyncClient) -> None:
         login = self._login
         self.requests += 1
-        with _told_errors():
+        with told_errors():
             async with client.stream(
                 "POST", SESSIONS, json={"UserName": login.user, "Password": login.password}
             ) as response:
@@ -192,7 +192,7 @@ async def opened(login: Login) -> AsyncIterator[tuple[BmcClient, Resource]]:
 
 
 @contextlib.contextmanager
-def _told_errors() -> Any:
+def told_errors() -> Any:
     """Errors of the transport as states."""
     try:
         yield
@@ -232,7 +232,7 @@ _pinned: Final[dict[str, ssl.SSLContext]] = {}
 """fingerprint -> what trusts that certificate alone"""
 
 
-async def _trust(login: Login) -> ssl.SSLContext:
+async def trust(login: Login) -> ssl.SSLContext:
     """What certificate is accepted. Raises ``BmcError`` where the fingerprint is another."""
     if not login.fingerprint:
         return _context(login.ca_file, login.insecure or not login.address.startswith("https:"))
@@ -263,7 +263,7 @@ def _context(ca_file: Path | None, accepts_all: bool) -> ssl.SSLContext:
 
 async def _certificate(login: Login) -> bytes:
     parts = urlsplit(login.address)
-    with _told_errors():
+    with told_errors():
         async with asyncio.timeout(CONNECT_S):
             _, writer = await asyncio.open_connection(
                 parts.hostname, _port(parts.scheme, parts.port), ssl=_context(None, True)

@@ -65,6 +65,7 @@ def test_the_pollers_of_the_example_can_be_made_once_its_secrets_are_there(tmp_p
         (tmp_path / name).write_text("long-enough-secret")
         (tmp_path / name).chmod(0o600)
     pollers = poll.load(tmp_path / "pollers.toml")
-    assert [poller.name for poller in pollers] == ["switch_snmp", "switch_fboss", "redfish", "ib_cluster", "slurm_cluster"]
+    names = ["switch_snmp", "switch_fboss", "redfish", "ib_cluster", "ufm", "slurm_cluster"]
+    assert [poller.name for poller in pollers] == names
     for poller in pollers:
         poller.close()
