@@ -36,6 +36,7 @@ REGISTRY: Final[dict[str, str]] = {
     "nccl_inspector": "collectors.sources.nccl_inspector:NcclInspectorSource",
     "nfs_servers": "collectors.sources.nfs_servers:NfsServersSource",
     "nvlink": "collectors.sources.nvlink:NvlinkSource",
+    "optics": "collectors.sources.optics:OpticsSource",
     "pcie": "collectors.sources.pcie:PcieSource",
     "scheduler_env": "collectors.sources.scheduler_env:SchedulerEnvSource",
     "versions": "collectors.sources.versions:VersionsSource",

@@ -28,6 +28,7 @@ NEEDS: Final[dict[str, str]] = {
     "nccl_inspector": "ranks with NCCL_INSPECTOR_ENABLE=1, logs on this node's disks; root or CAP_SYS_PTRACE",
     "nfs_servers": "NFS mounts and root: /sys/kernel/debug/sunrpc",
     "nvlink": "nvidia-smi and GPUs with NVLink",
+    "optics": "ports with pluggable modules; root and ethtool, for InfiniBand mlxlink or mstlink",
     "pcie": "/sys/bus/pci",
     "scheduler_env": "ranks on a GPU, and the right to read their /proc/PID/environ (root or CAP_SYS_PTRACE)",
     "versions": "/proc and /sys; root for PCIe bridges, and to see what ranks of other users have mapped",

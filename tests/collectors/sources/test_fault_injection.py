@@ -106,6 +106,6 @@ def test_the_node_is_read_by_more_than_host(node: Path) -> None:
     # No file of this node is theirs.
     never = {
         "edac", "fabric_manager", "job_logs", "kubernetes_pods", "lustre", "mount_probe", "nccl_inspector",
-        "nfs_servers", "weka",
+        "nfs_servers", "optics", "weka",
     }  # fmt: skip
     assert silent <= {"expected", "kernel_log", "nvlink", "scheduler_env", "slurm", "ib_fabric"} | never
