@@ -87,18 +87,26 @@ class Steps(msgspec.Struct, frozen=True):
     checkpoint_s: _Column = []
     gc_s: _Column = []
     cpu_s: _Column = []
+    wait_s: _Column = []
+    late_launch: _Column = []
 
     def __post_init__(self) -> None:
         rows = len(self.step)
         if len(self.end_ns) != rows or len(self.duration_s) != rows:
             raise ValueError("step columns of unequal length")
-        optional = (self.data_wait_s, self.checkpoint_s, self.gc_s, self.cpu_s)
+        optional = (
+            self.data_wait_s, self.checkpoint_s, self.gc_s, self.cpu_s, self.wait_s, self.late_launch
+        )  # fmt: skip
         if any(column and len(column) != rows for column in optional):
             raise ValueError("step columns of unequal length")
         if not all(math.isfinite(value) and value >= 0 for value in self.duration_s):
             raise ValueError("a step of impossible length")
         if any(value is not None and not math.isfinite(value) for column in optional for value in column):
             raise ValueError("a step with an impossible number")
+        if any(value is not None and not 0 <= value <= limits.STEP_WAIT_MAX_S for value in self.wait_s):
+            raise ValueError("a step with an impossible wait")
+        if any(value is not None and not 0 <= value <= 1 for value in self.late_launch):
+            raise ValueError("a step with an impossible share of late launches")
 
 
 class Phase(msgspec.Struct, frozen=True):

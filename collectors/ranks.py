@@ -35,7 +35,9 @@ STEPS_FLUSH_ROWS: Final = 4_096
 _HEARD_LATE_MAX_NS: Final = 1_500_000_000
 """By how much a message may be older than the moment it is heard; its own time counts up to there."""
 _UNKNOWN: Final = -1
-_STEP_COLUMNS: Final = ("step", "end_ns", "duration_s", "data_wait_s", "checkpoint_s", "gc_s", "cpu_s")
+_STEP_COLUMNS: Final = (
+    "step", "end_ns", "duration_s", "data_wait_s", "checkpoint_s", "gc_s", "cpu_s", "wait_s", "late_launch"
+)  # fmt: skip
 
 Emit = Callable[[records.Spooled], None]
 

@@ -202,8 +202,14 @@ def _check_steps(record: records.Steps) -> None:
     )  # fmt: skip
     if any(len(column) != rows for column in columns):
         raise Rejected("step columns of unequal length")
+    if any(column and len(column) != rows for column in (record.wait_s, record.late_launch)):
+        raise Rejected("step columns of unequal length")
     if any(duration < 0 for duration in record.duration_s):
         raise Rejected("a step of negative length")
+    if any(wait is not None and not 0 <= wait <= limits.STEP_WAIT_MAX_S for wait in record.wait_s):
+        raise Rejected("a step that waits for less than nothing, or for more than a day")
+    if any(share is not None and not 0 <= share <= 1 for share in record.late_launch):
+        raise Rejected("a share of late launches that is no share")
 
 
 def _check_block(record: records.Block) -> None:

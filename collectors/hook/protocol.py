@@ -12,7 +12,7 @@ groups     groups [{index, name, desc, backend, ranks, recorder_id}] (whole list
 progress   t_ns, step, phase, phase_since_ns, groups [[index, enqueued, completed, sequence]],
            p2p {count, open [{op, peer, group, since_ns}]}, cost_s of the hook so far and
            wrapper_s of it, wakes of its thread, dropped frames
-steps      columns as in ``collectors.wire.records.Steps`` without id
+steps      columns as in ``collectors.wire.records.Steps`` without id; ``late_launch`` may be missing
 phase      t_ns, phase, before, before_s, detail
 exception  type, message, traceback, t_ns
 finish     t_ns (the interpreter ends normally)

@@ -36,6 +36,9 @@ READINGS_NAME_MAX_CHARS: Final = 128
 READINGS_MAX_DECOMPRESSED_BYTES: Final = 4 * 1024 * 1024
 SOURCES_MAX: Final = 64
 
+STEP_WAIT_MAX_S: Final = 86_400.0
+"""A step that waits longer for its peers than a day is no step."""
+
 RECORDS_PER_PUT_MAX: Final = 256
 
 CLOCK_AHEAD_MAX_S: Final = 600

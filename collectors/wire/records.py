@@ -212,7 +212,7 @@ class PhaseChange(Record, tag="phase", frozen=True):
 
 
 class Steps(Record, tag="steps", frozen=True):
-    """Steps one rank finished, columns of equal length."""
+    """Steps one rank finished, columns of equal length; older agents leave the last two out."""
 
     t_ns: int
     id: RankId
@@ -223,6 +223,10 @@ class Steps(Record, tag="steps", frozen=True):
     checkpoint_s: list[float | None]
     gc_s: list[float | None]
     cpu_s: list[float | None]
+    wait_s: list[float | None] = []
+    """inside blocking collectives and receives, their transfer included; empty: unknown in every row"""
+    late_launch: list[float | None] = []
+    """share of that time, 0 to 1, in calls that the host launched too late to run ahead; empty as above"""
 
 
 class Trace(Record, tag="trace", frozen=True):

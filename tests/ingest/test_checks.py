@@ -65,7 +65,17 @@ def event(**changes: Any) -> records.Event:
     return records.Event(**(made | changes))
 
 
-@pytest.mark.parametrize("record", [block(), inventory(), steps(), event(), event(text="line\n\ttwo")])
+@pytest.mark.parametrize(
+    "record",
+    [
+        block(),
+        inventory(),
+        steps(),
+        steps(wait_s=[None], late_launch=[1.0]),
+        event(),
+        event(text="line\n\ttwo"),
+    ],
+)
 def test_a_sound_record_is_stored(record: Any) -> None:
     assert reason(record) == ""
 
@@ -107,6 +117,13 @@ def test_a_sound_record_is_stored(record: Any) -> None:
         (steps(duration_s=[-1.0]), "negative"),
         (steps(duration_s=[float("nan")]), "finite"),
         (steps(step=[2**63]), "range"),
+        (steps(wait_s=[0.1, 0.1]), "unequal"),
+        (steps(late_launch=[0.1, 0.1]), "unequal"),
+        (steps(wait_s=[-0.001]), "more than a day"),
+        (steps(wait_s=[86_401.0]), "more than a day"),
+        (steps(wait_s=[float("inf")]), "finite"),
+        (steps(late_launch=[1.01]), "no share"),
+        (steps(late_launch=[float("nan")]), "finite"),
         (event(kind="two\nlines"), "control characters"),
         (event(kind="a\u202eb"), "control characters"),
         (event(t_ns=0), "no time"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ def records(draw: st.DrawFn) -> Steps:
 
     ends = [end // 1000 * 1000 for end in column(st.integers(0, 2**62))]  # type: ignore[operator]
     floats = [column(SECONDS) for _ in range(4)]
+    floats += [column(SECONDS) if draw(st.booleans()) else [] for _ in range(2)]
     who = RankId("job", draw(st.integers(0, 2**31 - 1)))
     return Steps(1, who, column(INT8), ends, column(st.floats(0, 1e6, width=32)), *floats)  # type: ignore[arg-type]
 
@@ -34,10 +36,52 @@ def records(draw: st.DrawFn) -> Steps:
 def test_what_is_packed_comes_back(told: list[Steps]) -> None:
     found = step_pack.unpack(step_pack.pack(told))
     assert found.rank.tolist() == [record.id.rank for record in told for _ in record.step]
-    for name in ("step", "end_ns", "duration_s", "data_wait_s", "checkpoint_s", "gc_s", "cpu_s"):
-        expected = [value for record in told for value in getattr(record, name)]
-        values = [None if math.isnan(value) else value for value in getattr(found, name).tolist()]
-        assert values == expected
+    for name in NAMES:
+        assert values_of(found, name) == told_values(told, name)
+
+
+NAMES = (
+    "step", "end_ns", "duration_s", "data_wait_s", "checkpoint_s", "gc_s", "cpu_s", "wait_s", "late_launch"
+)  # fmt: skip
+
+
+def values_of(found: step_pack.StepColumns, name: str) -> list[float | None]:
+    return [None if math.isnan(value) else value for value in getattr(found, name).tolist()]
+
+
+def told_values(told: list[Steps], name: str) -> list[float | None]:
+    return [v for record in told for v in getattr(record, name) or [None] * len(record.step)]
+
+
+@given(st.lists(st.lists(records(), min_size=1, max_size=3), max_size=6))
+def test_many_frames_are_read_at_once_as_each_by_itself(told: list[list[Steps]]) -> None:
+    frames = [step_pack.pack(one) for one in told]
+    found, frame = step_pack.unpack_many(frames)
+    for number, data in enumerate(frames):
+        alone, mine = step_pack.unpack(data), frame == number
+        for name in ("rank", *NAMES):
+            assert np.array_equal(
+                getattr(found, name)[mine], getattr(alone, name), equal_nan=name in NAMES[2:]
+            )
+
+
+def as_version_1(packed: bytes) -> bytes:
+    """The same frame as it was written before waits were told."""
+    raw = bytearray(zstandard.ZstdDecompressor().decompress(packed))
+    _, _, count = struct.unpack_from("<BII", raw)
+    raw[0] = 1
+    return zstandard.ZstdCompressor().compress(bytes(raw[: len(raw) - 8 * count]))
+
+
+@given(st.lists(records(), min_size=1, max_size=3))
+def test_frames_of_the_first_version_stay_readable_and_their_waits_are_unknown(told: list[Steps]) -> None:
+    new = step_pack.pack(told)
+    found, frame = step_pack.unpack_many([as_version_1(new), new])
+    old = frame == 0
+    for name in NAMES[:-2]:
+        assert values_of(step_pack.unpack(as_version_1(new)), name) == told_values(told, name)
+    assert np.isnan(found.wait_s[old]).all() and np.isnan(found.late_launch[old]).all()
+    assert found.step[old].tolist() == found.step[~old].tolist()
 
 
 def typical(ranks: int = 8, steps: int = 12) -> list[Steps]:

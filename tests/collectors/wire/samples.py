@@ -107,6 +107,8 @@ def messages() -> dict[str, Any]:
         "phase": records.PhaseChange(t_ns=T_NS, id=RANK, phase="train", before="startup", before_s=31.5),
         "steps": records.Steps(T_NS, RANK, [11, 12], [T_NS, T_NS], [0.5, 0.6], [None, 0.1], [None, None],
                                [0.0, None], [0.4, 0.4]),
+        "steps_waits": records.Steps(T_NS, RANK, [11, 12], [T_NS, T_NS], [0.5, 0.6], [None, 0.1],
+                                     [None, None], [0.0, None], [0.4, 0.4], [0.125, None], [None, 0.25]),
         "trace": records.Trace(
             t_ns=T_NS, id=RANK, pid=4242, capture_id=5, want="ring", recorder="nccl", columns=b"\x28\xb5"
         ),
