@@ -65,7 +65,10 @@ def run(
         complaints.seek(0)
         said = Said(output, complaints.read(COMPLAINTS_MAX_BYTES))
     if process.returncode not in good_codes:
-        raise CommandError(f"{argv[0]}: {_last_words(said) or f'exit code {process.returncode}'}")
+        words = _last_words(said) or f"exit code {process.returncode}"
+        raise CommandError(
+            words if words.startswith(f"{argv[0]}: ") else f"{argv[0]}: {words}"[:_SAID_MAX_CHARS]
+        )
     return said
 
 
