@@ -19,13 +19,15 @@ from clusterwatch.simulate.world import World
 from collectors.wire.records import Steps
 
 Floats = NDArray[np.float64]
-Column = Literal["work", "data_wait", "checkpoint", "gc", "cpu"]
+Column = Literal["work", "data_wait", "checkpoint", "gc", "cpu", "late_launch"]
 
 _WORK_RATIO: Final = 0.72
 _DATA_WAIT_RATIO: Final = 0.004
 _GC_S: Final = 0.0015
 _CPU_RATIO: Final = 0.31
-_SILICON: Final = 0.006
+_LATE_LAUNCH_RATIO: Final = 0.02
+"""A host that runs ahead of its GPU launches hardly a collective late."""
+_SILICON: Final = 0.005
 """Work, relative, for one standard deviation of silicon."""
 _LOOK_BACK_NS: Final = 3_600 * 10**9
 """How long ago the step before may have ended."""
@@ -64,6 +66,8 @@ class StepTimes:
     checkpoint_s: Floats
     gc_s: Floats
     cpu_s: Floats
+    late_launch: Floats
+    """share of the collectives' time, 0 to 1"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +130,7 @@ def step_times(
         "checkpoint": np.broadcast_to(steps.checkpoint_s, shape).copy(),
         "gc": _GC_S * random.lognormal(0.0, 0.3, shape),
         "cpu": step_s * _CPU_RATIO * (1.0 + noise(0.02)),
+        "late_launch": _LATE_LAUNCH_RATIO * random.lognormal(0.0, 0.3, shape),
     }
     for shift in shifts:
         _apply(shift, ranks, steps.end_ns, parts, random)
@@ -133,7 +138,7 @@ def step_times(
     left = duration - parts["work"] - parts["data_wait"] - parts["checkpoint"] - parts["gc"]
     return StepTimes(
         steps.step, steps.end_ns, duration, parts["work"], np.maximum(left, 0.0), parts["data_wait"],
-        parts["checkpoint"], parts["gc"], parts["cpu"],
+        parts["checkpoint"], parts["gc"], parts["cpu"], np.clip(parts["late_launch"], 0.0, 1.0),
     )  # fmt: skip
 
 
@@ -171,4 +176,6 @@ def step_records(world: World, ranks: range, times: StepTimes, t_ns: int, clock_
             checkpoint_s=times.checkpoint_s[row].round(6).tolist(),
             gc_s=times.gc_s[row].round(6).tolist(),
             cpu_s=times.cpu_s[row].round(6).tolist(),
+            wait_s=times.collective_s[row].round(6).tolist(),
+            late_launch=times.late_launch[row].round(3).tolist(),
         )

@@ -64,6 +64,33 @@ def test_records_name_their_rank_and_carry_the_nodes_clock():
     assert made[0].end_ns[0] == int(found.end_ns[0]) + 5 * 10**9 and made[0].t_ns == at(60) + 5 * 10**9
 
 
+def test_records_tell_the_parts_of_their_steps():
+    for record in step_records(WORLD, RANKS, times(), at(200), 0):
+        for row, duration_s in enumerate(record.duration_s):
+            parts = (record.wait_s, record.data_wait_s, record.checkpoint_s)
+            own_s = duration_s - sum(part[row] for part in parts)
+            assert 0.65 * WORLD.plan.step_s < own_s < 0.8 * WORLD.plan.step_s
+        assert all(0 <= share < 0.1 for share in record.late_launch)
+
+
+def test_what_a_slow_rank_takes_longer_the_others_wait():
+    slowed, first = Lived("slow_gpu@30"), Lived().scene.worlds
+    world, slow = slowed.world, list(slowed.truth.culprit_ranks)
+    healthy = next(one for one in first if one.plan.first_node == world.plan.first_node)
+    before, after = Lived().steps(healthy, 60, 120), slowed.steps(world, 60, 120)
+    rest = np.setdiff1d(np.arange(world.plan.size), slow)
+
+    def grew(part: str, who: object) -> float:
+        return float(np.median(getattr(after, part)[who]) - np.median(getattr(before, part)[who]))
+
+    longer = grew("duration_s", rest)
+    assert longer > 0.03 * world.plan.step_s
+    assert grew("work_s", slow) == pytest.approx(longer, rel=0.1)
+    assert grew("collective_s", rest) == pytest.approx(longer, rel=0.1)
+    assert grew("work_s", rest) == pytest.approx(0, abs=0.01)
+    assert grew("collective_s", slow) == pytest.approx(0, abs=0.1 * longer)
+
+
 def test_a_span_without_steps_has_no_record():
     found = times(first=0, last=2)
     assert not len(found.step) and list(step_records(WORLD, RANKS, found, BEGIN, 0)) == []

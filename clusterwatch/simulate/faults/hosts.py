@@ -44,6 +44,7 @@ def cpu_hog(case: Case) -> Truth:
     shift(case, where, "host_cpu_ratio", "set", 0.985)
     shift(case, where, "gpu_util_ratio", "scale", 0.9)
     slow_ranks(case, place.world, place.node_ranks, "cpu", 1.7)
+    slow_ranks(case, place.world, place.node_ranks, "late_launch", 30.0)
     slow_work(case, place.world, place.node_ranks, factor)
     return _truth(case, place, "slow_host", "host", severity={"factor": factor})
 
