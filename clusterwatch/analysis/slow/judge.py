@@ -22,7 +22,14 @@ from clusterwatch.analysis.slow.links import SlowPart
 from clusterwatch.analysis.slow.log import CallLog
 from clusterwatch.analysis.slow.ranks import SlowRanks
 from clusterwatch.analysis.slow.steps import StepTable
-from clusterwatch.analysis.slow.wording import RULE, Case, excess_text, finding, part_text, step_at
+from clusterwatch.analysis.slow.wording import (
+    RULE,
+    Case,
+    excess_text,
+    finding,
+    part_text,
+    processes_text,
+)
 from clusterwatch.analysis.slow.work import Model
 from clusterwatch.analysis.verdicts import CATALOGUE
 
@@ -46,7 +53,18 @@ def findings(log: CallLog, facts: Mapping[int, RankFacts]) -> list[Finding]:
     if len(table.steps) < STEPS_MIN or not np.isfinite(table.work).any():
         return []
     model = work.fit(table.work, table.usual, log.layout.stage, log.layout.replica)
-    return of_case(case_of(table, model, ranks.find(table, model), facts))
+    case = case_of(_named(table, log), model, ranks.find(table, model), facts)
+    return of_case(replace(case, names=log.names, of_log=" of the log" if log.is_inspected else ""))
+
+
+def _named(table: StepTable, log: CallLog) -> StepTable:
+    """Pairs of processes by their names, where the numbers in the table are no ranks."""
+    if not log.names:
+        return table
+    groups = log.members.count
+    pairs = (table.paths.of_group(path).tolist() for path in range(groups, table.paths.count))
+    names = (processes_text(pair, log.names, log.layout) for pair in pairs)
+    return replace(table, path_names=(*table.path_names[:groups], *names))
 
 
 def case_of(table: StepTable, model: Model, slow: SlowRanks, facts: Mapping[int, RankFacts]) -> Case:
@@ -120,8 +138,8 @@ def _of_work(case: Case, culprits: tuple[int, ...], slow: list[int]) -> Finding:
     bad = int(np.median(case.slow.bad_rows[slow]))
     what = part_text(case, culprits, is_host)
     why = [
-        f"{noun(slow)}: own work {excess_text(excess)} longer than the peers' of the same stage and replica, "
-        f"in {bad} of {len(case.table.steps) - onset} steps from step {step_at(case, onset)} on",
+        f"{case.who(slow)}: own work {excess_text(excess)} longer than the peers' of the same stage and replica, "
+        f"in {bad} of {len(case.table.steps) - onset} steps from {case.since(onset)} on",
         f"median of the bad steps {duration(usual_s + lost_s)}, usual {duration(usual_s)}; "
         f"the job's own spread is {excess_text(float(np.median(case.slow.noise)))}",
         f"its host launched late before {late:.0%} of the gaps, peers' taken off"
@@ -184,7 +202,7 @@ def _inputs(case: Case) -> Iterator[Finding]:
             lost_s = max(one.excess_s for one in group)
             usual_s = float(np.nanmedian(case.table.first_gap[:, list(culprits)]))
             why = [
-                f"{noun(culprits)}: the first call of a step comes {duration(lost_s)} later than the "
+                f"{case.who(culprits)}: the first call of a step comes {duration(lost_s)} later than the "
                 "peers' of the stage; the work after it is not longer",
                 f"median before the first call {duration(usual_s)}",
             ]
@@ -223,7 +241,7 @@ def _of_links(case: Case, part: SlowPart) -> Finding:
     names = [case.table.path_names[path.path] for path in part.slow]
     why = [
         f"transfers of {', '.join(names[:4])}{' and others' if len(names) > 4 else ''} take "
-        f"{np.exp(excess):.1f} times as long as others of their kind from step {step_at(case, onset)} on"
+        f"{np.exp(excess):.1f} times as long as others of their kind from {case.since(onset)} on"
     ]
     score = max(path.score for path in part.slow)
     group = GroupRef(names[0], names[0], tuple(case.table.paths.of_group(part.slow[0].path).tolist()))
@@ -236,7 +254,8 @@ def _of_links(case: Case, part: SlowPart) -> Finding:
     culprits = tuple(sorted({rank for one in part.parts for rank in one.ranks}))
     if part.parts[0].kind == "nvlink" and len(part.slow) == 1:
         culprits = tuple(case.table.paths.of_group(part.slow[0].path).tolist())
-    names_of = ", ".join(one.name for one in part.parts)
+    told = case.table.layout.parts_told
+    names_of = ", ".join(one.name for one in part.parts) if told else f"what {case.who(culprits)} sends over"
     sole = part.parts[0] if len(part.parts) == 1 else None
     why.append(f"they are the paths of {names_of} (fit {part.fit:.2f})")
     found = finding(
@@ -245,7 +264,7 @@ def _of_links(case: Case, part: SlowPart) -> Finding:
     kind = part.parts[0].kind
     return replace(
         found, group=group,
-        link=sole.name if sole is not None and kind in ("nic", "nvlink") else None,
+        link=sole.name if sole is not None and kind in ("nic", "nvlink") and told else None,
         switch=sole.name if sole is not None and kind == "leaf" else None,
     )  # fmt: skip
 
@@ -270,12 +289,15 @@ def _word_of(part: SlowPart) -> str | None:
 def _link_title(case: Case, part: SlowPart, culprits: tuple[int, ...]) -> str:
     first = part.parts[0]
     host = case.table.layout.host(culprits[0]) if culprits else ""
+    on = "" if case.names else f" on {host}"
+    if first.kind == "nic" and not case.table.layout.parts_told:
+        return f"The network port of {case.who(culprits)}{on} is slow"
     if first.kind == "nic":
         return f"Network port {first.name} of {noun(culprits)} on {host} is slow"
     if first.kind == "leaf":
         return f"Leaf switch {first.name} is slow for {count(len(culprits), 'rank')} behind it"
     if first.kind == "nvlink":
-        return f"NVLink between {noun(culprits)} on {host} is slow"
+        return f"NVLink between {case.who(culprits)}{on} is slow"
     return f"All ports of {host} are slow"
 
 

@@ -28,6 +28,7 @@ class Layout:
         nic: name of the rank's network port; empty where unknown.
         leaf: name of the switch behind that port.
         is_declared: stage and replica come from the topology, not from the calls.
+        parts_told: GPU and port are known; else each rank is taken to have one of its own, without a name.
     """
 
     stage: Ints
@@ -38,6 +39,7 @@ class Layout:
     leaf: tuple[str, ...]
     hosts: tuple[str, ...] = ()
     is_declared: bool = True
+    parts_told: bool = True
 
     @property
     def rank_count(self) -> int:

@@ -5,7 +5,8 @@ In: ``Calls`` as read, a ``Layout`` as declared. Out: ``CallLog``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,12 @@ class CallLog:
     members: Members
     is_layout_told: bool
     """the declared layout fits the calls"""
+    names: Mapping[int, str] = field(default_factory=dict)
+    """where nothing tells the ranks: process id by number, the hosts are those of the layout"""
+    is_inspected: bool = False
+    """made of NCCL Inspector logs: hosts have names, steps are counted from the beginning of the logs"""
+    has_steps: bool = True
+    """False where the steps are but equal parts of the log"""
 
     @property
     def reported(self) -> int:

@@ -46,7 +46,7 @@ class SlowStorage:
     node: int
     ranks: tuple[int, ...]
     onset: int
-    """row of the first slow write"""
+    """row of the first slow write; 0 where all were slow"""
     excess_s: float
     factor: float
     writes: int
@@ -121,7 +121,7 @@ def slow_storage(table: StepTable) -> list[SlowStorage]:
         ranks = table.layout.node_ranks(nodes[column])
         factor = float(np.exp(np.median(excess[bad, column])))
         found.append(
-            SlowStorage(nodes[column], ranks, int(rows[bad[0]]), float(np.median(lost)), factor, len(bad),
+            SlowStorage(nodes[column], ranks, int(rows[bad[0]]) if bad[0] else 0, float(np.median(lost)), factor, len(bad),
                         float(alarms.highest[column]))
         )  # fmt: skip
     return found

@@ -199,10 +199,10 @@ def _work(
     pair_count = int(pair.max(initial=-1)) + 1
     typical = _typical(gap_s, pair, counts, pair_count)
     stage_count = int(stage.max(initial=0)) + 1
-    ranks_of = np.bincount(stage, minlength=stage_count)
+    heard = np.bincount(stage[np.unique(cell) % shape[1]], minlength=stage_count)
     pair_stage = np.zeros(pair_count, np.int64)
     pair_stage[pair] = stage[cell % shape[1]] if len(pair) else 0
-    often = np.bincount(pair[counts], minlength=pair_count) / np.maximum(1, ranks_of[pair_stage] * shape[0])
+    often = np.bincount(pair[counts], minlength=pair_count) / np.maximum(1, heard[pair_stage])
     is_usual = often >= USUAL_RATIO
     use = counts & is_usual[pair] & ~np.isnan(gap_s)
     work = _sums(cell[use], gap_s[use], shape[0] * shape[1]).reshape(shape)

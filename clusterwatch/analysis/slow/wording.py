@@ -5,8 +5,8 @@ In: a ``Case`` and what a detector found. Out: ``Finding`` and texts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from clusterwatch.analysis.model import Culprit, Downstream, Finding, RankFacts
 from clusterwatch.analysis.sentence import count, duration, noun, ranks_text, sentence
 from clusterwatch.analysis.slow import quantiles
-from clusterwatch.analysis.slow.layout import UNKNOWN
+from clusterwatch.analysis.slow.layout import UNKNOWN, Layout
 from clusterwatch.analysis.slow.ranks import SlowRanks
 from clusterwatch.analysis.slow.steps import StepTable
 from clusterwatch.analysis.slow.work import Model
@@ -34,6 +34,32 @@ class Case:
     facts: Mapping[int, RankFacts]
     coverage: float
     """share of the ranks that told anything, 0 to 1"""
+    names: Mapping[int, str] = field(default_factory=dict)
+    """process id by number, where nobody knows the ranks"""
+    of_log: str = ""
+    """behind the number of a step, where it is counted from the beginning of the logs"""
+
+    def who(self, ranks: Iterable[int]) -> str:
+        """``ranks 0-3``; ``processes 17, 18 on node002`` where ranks are not known."""
+        return processes_text(ranks, self.names, self.table.layout) if self.names else noun(ranks)
+
+    def since(self, row: int) -> str:
+        return f"step {step_at(self, row)}{self.of_log}"
+
+
+_PROCESSES_SHOWN: Final = 8
+
+
+def processes_text(ranks: Iterable[int], names: Mapping[int, str], layout: Layout) -> str:
+    """``process 4242 on node002``; of several the ids by host."""
+    ordered = sorted(set(ranks))
+    by_host: dict[str, list[str]] = {}
+    for rank in ordered[:_PROCESSES_SHOWN]:
+        by_host.setdefault(layout.host(rank), []).append(names.get(rank, "of an unknown id"))
+    parts = [f"{', '.join(ids)} on {host}" for host, ids in by_host.items()]
+    left = len(ordered) - _PROCESSES_SHOWN
+    more = f" and {left} more" if left > 0 else ""
+    return f"process{'es' if len(ordered) != 1 else ''} {'; '.join(parts)}{more}"
 
 
 def excess_text(log_ratio: float) -> str:
@@ -48,9 +74,13 @@ def step_at(case: Case, row: int) -> int:
 
 def part_text(case: Case, culprits: tuple[int, ...], is_host: bool = False) -> str:
     layout = case.table.layout
+    if case.names:
+        text = case.who(culprits)
+        return text[0].upper() + text[1:]
     if len(culprits) == 1:
         rank = culprits[0]
-        gpu = f", GPU {layout.gpu[rank]}" if layout.gpu[rank] != UNKNOWN and not is_host else ""
+        knows_gpu = layout.gpu[rank] != UNKNOWN and layout.parts_told and not is_host
+        gpu = f", GPU {layout.gpu[rank]}" if knows_gpu else ""
         return f"{noun(culprits).capitalize()} ({layout.host(rank)}{gpu})"
     hosts = {layout.host(rank) for rank in culprits}
     return f"{noun(culprits).capitalize()} ({hosts.pop() if len(hosts) == 1 else count(len(hosts), 'host')})"
@@ -65,7 +95,7 @@ def finding(
     blames = row.fault_class in ("hardware", "host", "storage", "unknown")
     nodes = set(layout.node[list(culprits)].tolist())
     since = step_at(case, onset)
-    cost = f"{duration(lost_s)} a {per} since step {since}." if blames else ""
+    cost = f"{duration(lost_s)} a {per} since {case.since(onset)}." if blames else ""
     step_s = float(np.nan_to_num(quantiles.median(case.table.step_s)))
     told = list(why)
     if blames and per == "step" and step_s > 0:
@@ -116,7 +146,8 @@ def _chain(case: Case, culprits: tuple[int, ...]) -> str:
         texts.append(f"{case.table.path_names[group]} ({len(ranks_of)})")
         if len(texts) == 4:
             break
-    return f"{ranks_text(culprits)} -> {' -> '.join(texts)}" if texts else ranks_text(culprits)
+    first = case.who(culprits) if case.names else ranks_text(culprits)
+    return f"{first} -> {' -> '.join(texts)}" if texts else first
 
 
 def _groups_of(case: Case, culprits: tuple[int, ...]) -> int:
