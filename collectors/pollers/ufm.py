@@ -141,28 +141,40 @@ def from_config(config: Mapping[str, object], folder: Path) -> IbClusterPoller:
     address, insecure = table.address("address"), table.flag("insecure")
     if address.startswith("http:") and not insecure:
         raise ConfigError(f"{NAME}.address: over http everybody reads the secret: https, or insecure = true")
-    trusted: dict[str, Any] = {
-        "ca_file": table.path("ca_file"),
-        "fingerprint": table.fingerprint("fingerprint"),
-        "insecure": insecure,
-    }
-    login = Login(address, user=user, password=password, **trusted)
-    telemetry = None
-    if where := table.text("telemetry_address", ""):
-        to = Login(
-            table.address("telemetry_address", where), **(trusted if where.startswith("https:") else {})
-        )
-        telemetry = lambda: UfmClient(to)  # noqa: E731
+    login, telemetry = _logins(table, Login, address, user, password)
     path = table.text("telemetry_path", TELEMETRY_PATH)
     if not path.startswith("/"):
         raise ConfigError(f"{NAME}.telemetry_path must begin with /")
     look_s = table.seconds("look_s", LOOK_S, 1.0, 1_800.0)
     return IbClusterPoller(
         table.name("name", "ib"),
-        from_rest(lambda: UfmClient(login, token), telemetry, path, look_s),
+        from_rest(
+            lambda: UfmClient(login, token),
+            (lambda: UfmClient(telemetry)) if telemetry is not None else None,
+            path,
+            look_s,
+        ),
         table.seconds("period_s", PERIOD_S, 60.0, 3_600.0),
         look_s,
         int(table.seconds("lanes", WHOLE_WIDTH, 1, 12)),
         time.monotonic,
         NAME,
+    )
+
+
+def _logins(
+    table: Table, login: Callable[..., Any], address: str, user: str, password: str
+) -> tuple[Any, Any | None]:
+    """Of UFM and of its telemetry, which gets no secret; None where there is none."""
+    trusted: dict[str, Any] = {
+        "ca_file": table.path("ca_file"),
+        "fingerprint": table.fingerprint("fingerprint"),
+        "insecure": table.flag("insecure"),
+    }
+    ufm = login(address, user=user, password=password, **trusted)
+    where = table.text("telemetry_address", "")
+    if not where:
+        return ufm, None
+    return ufm, login(
+        table.address("telemetry_address", where), **(trusted if where.startswith("https:") else {})
     )
