@@ -41,7 +41,7 @@ from clusterwatch.analysis.model import (
 )
 from clusterwatch.analysis.root import Evidence, Root
 from clusterwatch.analysis.sentence import count, noun, sentence
-from clusterwatch.analysis.slow import judge, tail
+from clusterwatch.analysis.slow import inspector_told, judge, tail
 from clusterwatch.analysis.slow.layout import UNKNOWN
 from clusterwatch.analysis.slow.log import CallLog
 from clusterwatch.analysis.verdicts import CATALOGUE
@@ -137,6 +137,10 @@ def _with_slow(observation: Observation, findings: list[Finding]) -> list[Findin
     """What a collective log tells beside its end: where it stood still in steps, and who was slow before."""
     log = observation.call_log
     assert log is not None
+    if log.is_inspected:
+        return [*findings, *inspector_told.told(judge.findings(log, observation.facts), log)] or [
+            judge.nothing(log)
+        ]
     step = tail.stuck_step(log.calls)
     placed = [replace(one, onset_step=step, node=_node(log, one)) for one in findings]
     return [*placed, *judge.findings(log, observation.facts)] or [judge.nothing(log)]

@@ -250,6 +250,8 @@ class Finding:
     """members of ``group`` that issued ``seq``"""
     missing_ranks: tuple[int, ...] = ()
     """members of ``group`` that did not"""
+    lost_s: float | None = None
+    """of something slow: what a step, or a checkpoint, loses by it at most"""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -283,6 +285,7 @@ class Finding:
             "decisive": self.decisive,
             "joined_ranks": list(self.joined_ranks),
             "missing_ranks": list(self.missing_ranks),
+            "lost_s": None if self.lost_s is None else round(self.lost_s, 6),
         }
 
 

@@ -35,6 +35,11 @@ def watched_jobs(now_ns: int) -> QuerySet[Job]:
     return Job.objects.filter(alive).order_by("id")
 
 
+def running_jobs() -> QuerySet[Job]:
+    """Jobs whose steps are looked at."""
+    return Job.objects.filter(ended_at__isnull=True).order_by("id")
+
+
 def detect_job(job_id: int, now_ns: int) -> None:
     """Looks at a job once. While no gateway writes, nothing new is said and nothing resolved."""
     job = Job.objects.filter(pk=job_id).first()

@@ -124,7 +124,7 @@ def read_scene(job: Job, now_ns: int) -> Scene | None:
     Cost: two reads of hot state; two queries, four more when a process changed since the last call.
     """
     word_ns = hot.newest_gateway_word_ns()
-    ranks, groups = _roster(job)
+    ranks, groups = roster(job)
     if word_ns is None or not ranks:
         return None
     worlds = tuple(sorted({rank.world for rank in ranks}))
@@ -139,7 +139,7 @@ _rosters: dict[int, tuple[object, tuple[Rank, ...], dict[int, Group]]] = {}
 _ROSTERS_MAX: Final = 64
 
 
-def _roster(job: Job) -> tuple[tuple[Rank, ...], dict[int, Group]]:
+def roster(job: Job) -> tuple[tuple[Rank, ...], dict[int, Group]]:
     """Ranks and groups of the newest attempt, read again only when one of them changed."""
     mine = Rank.objects.filter(job=job, attempt=job.attempt)
     stamp: object = (

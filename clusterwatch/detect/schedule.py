@@ -16,6 +16,10 @@ TICK_KEEP_S: Final = 2
 """The same for beat's row, which holds whole seconds."""
 TICK_NAME: Final = "detection, every second"
 TICK_TASK: Final = "detect.tick"
+SLOW_EVERY_S: Final = 10
+"""As often as agents send steps."""
+SLOW_NAME: Final = "steps of all jobs, every ten seconds"
+SLOW_TASK: Final = "detect.slow"
 DRIFT_EVERY_S: Final = 60
 """As often as nodes send all they know."""
 DRIFT_NAME: Final = "nodes against their peers, every minute"
@@ -25,4 +29,5 @@ DRIFT_TASK: Final = "detect.drift"
 def install(**_signal: Any) -> None:
     """Writes the schedule; running it again changes nothing."""
     beat.install(TICK_NAME, TICK_TASK, TICK_S, TICK_KEEP_S)
+    beat.install(SLOW_NAME, SLOW_TASK, SLOW_EVERY_S, SLOW_EVERY_S)
     beat.install(DRIFT_NAME, DRIFT_TASK, DRIFT_EVERY_S, DRIFT_EVERY_S)

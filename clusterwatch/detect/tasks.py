@@ -1,8 +1,9 @@
 """Celery tasks of detection: translate ids into calls, decide nothing.
 
 ``tick`` runs once a second and hands each watched job to a task of its own. A job is looked at by one task at
-a time (lease); what could not start within its second is dropped, so nothing ever piles up. ``drift`` runs
-once a minute and hands each cluster to a task of its own.
+a time (lease); what could not start within its second is dropped, so nothing ever piles up. ``slow`` does the
+same every ten seconds for the steps of running jobs. ``drift`` runs once a minute and hands each cluster to a
+task of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final
 import redis
 from celery import shared_task
 
-from clusterwatch.detect import drift, jobs, schedule
+from clusterwatch.detect import drift, jobs, schedule, slow
 from clusterwatch.fleet.queries import clusters
 from clusterwatch.jobs.services import expire_captures
 from clusterwatch.store import hot
@@ -22,6 +23,7 @@ from clusterwatch.store import hot
 TICK_LEASE_S: Final = 5.0
 JOB_LEASE_S: Final = 15.0
 """Longer than a look may take, so that two never judge one job at once; after a kill -9 it runs out soon."""
+SLOW_LEASE_S: Final = 30.0
 DRIFT_LEASE_S: Final = 50.0
 DRIFT_APART_S: Final = 7
 """Between two clusters, so that large ones never hold all workers from the looks of each second."""
@@ -66,6 +68,34 @@ def detect_job(job_id: int) -> bool:
     except redis.RedisError as fault:
         # Hot state went away in the middle: the next tick looks again, nothing was decided.
         log.warning("look_broken_off job=%d reason=%s", job_id, fault)
+    finally:
+        hot.give_back(lease, holder)
+    return True
+
+
+@shared_task(
+    name="detect.slow", expires=schedule.SLOW_EVERY_S, soft_time_limit=4, time_limit=8, ignore_result=True
+)
+def look_at_steps() -> int:
+    """Starts a look at the new steps of every running job; returns how many."""
+    ids = list(jobs.running_jobs().values_list("pk", flat=True))
+    for job_id in ids:
+        look_at_job_steps.apply_async((job_id,), expires=schedule.SLOW_EVERY_S)
+    return len(ids)
+
+
+@shared_task(name="detect.job_slow", soft_time_limit=25, time_limit=28, ignore_result=True)
+def look_at_job_steps(job_id: int) -> bool:
+    """Judges the new steps of one job; False when another task is at it."""
+    holder, lease = hot.new_holder(), f"detect:slow:{job_id}"
+    try:
+        if not hot.take_lease(lease, holder, SLOW_LEASE_S):
+            return False
+        slow.look(job_id, time.time_ns())
+    except redis.RedisError as fault:
+        # Hot state went away: the next look starts from what is stored.
+        log.warning("steps_without_hot_state job=%d reason=%s", job_id, fault)
+        return False
     finally:
         hot.give_back(lease, holder)
     return True

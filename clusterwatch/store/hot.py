@@ -297,6 +297,26 @@ def save_look(job_id: int, blob: bytes) -> None:
     valkey.client().set(valkey.look_key(job_id), blob, ex=EXPIRE_S)
 
 
+def save_steps(job_id: int, blob: bytes) -> None:
+    """Keeps what the detector of slow ranks remembers of a job."""
+    valkey.client().set(valkey.steps_key(job_id), blob, ex=EXPIRE_S)
+
+
+def load_steps(job_id: int) -> bytes | None:
+    blob: Any = valkey.client().get(valkey.steps_key(job_id))
+    return blob if isinstance(blob, bytes) else None
+
+
+def save_step_notes(job_id: int, blob: bytes) -> None:
+    """Keeps what a job's steps tell of its own shape, for its page."""
+    valkey.client().set(valkey.step_notes_key(job_id), blob, ex=EXPIRE_S)
+
+
+def load_step_notes(job_id: int) -> bytes | None:
+    blob: Any = valkey.client().get(valkey.step_notes_key(job_id))
+    return blob if isinstance(blob, bytes) else None
+
+
 def load_look(job_id: int) -> bytes | None:
     blob: Any = valkey.client().get(valkey.look_key(job_id))
     return blob if isinstance(blob, bytes) else None

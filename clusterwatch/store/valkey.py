@@ -65,6 +65,14 @@ def look_key(job_id: int) -> str:
     return f"look:{job_id}"
 
 
+def steps_key(job_id: int) -> str:
+    return f"steps:{job_id}"
+
+
+def step_notes_key(job_id: int) -> str:
+    return f"step-notes:{job_id}"
+
+
 def lease_key(name: str) -> str:
     return f"lease:{name}"
 

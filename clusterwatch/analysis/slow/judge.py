@@ -87,12 +87,13 @@ def nothing(log: CallLog) -> Finding:
         np.isfinite(table.work).any(axis=0) if len(table.steps) else np.zeros(log.layout.rank_count, np.bool_)
     )
     silent = np.flatnonzero(~heard).tolist()
+    who = processes_text(silent, log.names, log.layout) if log.names else noun(silent)
     whole = f"{count(len(table.steps), 'step')} of {count(log.layout.rank_count, 'rank')}"
     if len(table.steps) < STEPS_MIN or len(silent) > SILENT_RATIO_MAX * log.layout.rank_count:
         row, sure = CATALOGUE["not_enough_data"], 0.0
         text = sentence("Not enough data:", f"the log tells the work of {whole};",
                         f"{STEPS_MIN} steps and nine ranks of ten are the least." )  # fmt: skip
-        why = [f"{noun(silent)} told no whole step"] if silent else []
+        why = [f"{who} told no whole step"] if silent else []
     else:
         model = work.fit(table.work, table.usual, log.layout.stage, log.layout.replica)
         unit = float(np.median(ranks.find(table, model).noise))
@@ -101,7 +102,7 @@ def nothing(log: CallLog) -> Finding:
         text = sentence(
             f"Nobody is slow in {whole}.", f"A rank that stays {excess_text(least)} slower would show."
         )
-        why = [f"{noun(silent)} told nothing"] if silent else []
+        why = [f"{who} told nothing"] if silent else []
     return Finding(
         verdict=row.word, fault_class=row.fault_class, severity=row.severity, summary=text,
         rule=RULE.format(word=row.word), confidence=sure, owner=row.owner, why=tuple(why),
@@ -138,8 +139,8 @@ def _of_work(case: Case, culprits: tuple[int, ...], slow: list[int]) -> Finding:
     bad = int(np.median(case.slow.bad_rows[slow]))
     what = part_text(case, culprits, is_host)
     why = [
-        f"{case.who(slow)}: own work {excess_text(excess)} longer than the peers' of the same stage and replica, "
-        f"in {bad} of {len(case.table.steps) - onset} steps from {case.since(onset)} on",
+        f"{case.who(slow)}: own work {excess_text(excess)} longer than the peers' of the same stage and "
+        f"replica, in {bad} of {len(case.table.steps) - onset} steps from {case.since(onset)} on",
         f"median of the bad steps {duration(usual_s + lost_s)}, usual {duration(usual_s)}; "
         f"the job's own spread is {excess_text(float(np.median(case.slow.noise)))}",
         f"its host launched late before {late:.0%} of the gaps, peers' taken off"

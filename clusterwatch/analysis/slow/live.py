@@ -40,6 +40,7 @@ class Batch:
         work_s: (S, R) own work, without waiting, input and checkpoint.
         input_s: (S, R) waiting for the data loader.
         checkpoint_s: (S, R) in a checkpoint's write.
+        late_launch: (S, R) share of the waiting in calls that the host launched too late.
         step_s: (S,) the job's step.
     """
 
@@ -47,6 +48,7 @@ class Batch:
     work_s: Floats
     input_s: Floats
     checkpoint_s: Floats
+    late_launch: Floats
     step_s: Floats
 
 
@@ -155,7 +157,7 @@ def _table(kept: Kept, window: Batch, layout: Layout, paths: Members, names: tup
     written = np.where(window.checkpoint_s > 0, window.checkpoint_s, np.nan)
     return StepTable(
         steps=window.steps, work=window.work_s, usual=usual, first_gap=window.input_s, rare_gap=written,
-        late_launch=np.full(shape, np.nan), step_s=window.step_s, stage_work=np.nan_to_num(kept.usual_s),
+        late_launch=window.late_launch, step_s=window.step_s, stage_work=np.nan_to_num(kept.usual_s),
         transfers=(), layout=layout, paths=paths, path_names=names,
     )  # fmt: skip
 

@@ -120,10 +120,11 @@ def slow_storage(table: StepTable) -> list[SlowStorage]:
             continue
         ranks = table.layout.node_ranks(nodes[column])
         factor = float(np.exp(np.median(excess[bad, column])))
+        first = int(rows[bad[0]]) if bad[0] else 0
+        score = float(alarms.highest[column])
         found.append(
-            SlowStorage(nodes[column], ranks, int(rows[bad[0]]) if bad[0] else 0, float(np.median(lost)), factor, len(bad),
-                        float(alarms.highest[column]))
-        )  # fmt: skip
+            SlowStorage(nodes[column], ranks, first, float(np.median(lost)), factor, len(bad), score)
+        )
     return found
 
 

@@ -124,6 +124,7 @@ def finding(
         downstream=Downstream(groups=_groups_of(case, culprits), ranks=waiting),
         why=tuple(told),
         recommended_action=row.action,
+        lost_s=lost_s if blames else None,
     )
 
 
