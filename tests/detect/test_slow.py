@@ -1,0 +1,154 @@
+"""Slow ranks of a running job become incidents of their hosts, open once, and close when they recover."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clusterwatch.detect import slow, tasks
+from clusterwatch.detect.scene import is_blind
+from clusterwatch.incidents.models import Evidence, Incident
+from clusterwatch.jobs.step_notes import notes_of
+from clusterwatch.store import hot, series
+from collectors.wire.records import RankId, Steps
+from tests.detect.fake_job import SECOND, FakeJob
+
+STEP_S = 2
+
+
+class Trainer:
+    """Steps of a fake job's ranks, written as their agents would have sent them."""
+
+    def __init__(self, job: FakeJob) -> None:
+        self.job = job
+        self.step = 0
+        self.sequence = 0
+        self.random = np.random.default_rng(5)
+        slow._casts_of.clear()
+
+    def train(self, steps: int, silent: tuple[int, ...] = (), **excess: dict[int, float]) -> None:
+        """``excess``: column -> rank -> seconds more than the others."""
+        count = len(self.job.ranks)
+        numbers = list(range(self.step + 1, self.step + steps + 1))
+        self.job.now_ns += steps * STEP_S * SECOND
+        ends = [self.job.now_ns - (numbers[-1] - number) * STEP_S * SECOND for number in numbers]
+        work = self.random.normal(1.0, 0.003, (steps, count))
+        rows = series.Rows()
+        for rank in set(range(count)) - set(silent):
+            own = work[:, rank] + excess.get("work", {}).get(rank, 0.0)
+            data = np.full(steps, 0.05) + excess.get("data", {}).get(rank, 0.0)
+            columns: dict[str, Any] = {
+                "duration_s": [float(STEP_S)] * steps, "data_wait_s": data.tolist(),
+                "checkpoint_s": [0.0] * steps, "gc_s": [0.0] * steps, "cpu_s": [None] * steps,
+                "wait_s": (STEP_S - own - data).tolist(), "late_launch": [None] * steps,
+            }  # fmt: skip
+            record = Steps(
+                t_ns=ends[-1], id=RankId(self.job.job.key, rank, 0, ""), step=numbers, end_ns=ends, **columns
+            )
+            self.sequence += 1
+            node = self.job.ranks[rank].row.node_id
+            rows.add_steps((self.job.cluster.pk, node, "e"), self.sequence, self.job.job.pk, record)
+        series.PartitionCache().prepare([("steps", ends[-1])])
+        rows.write()
+        self.step += steps
+        self.job.write()
+
+    def look(self) -> int:
+        assert not is_blind(self.job.now_ns)
+        return slow.look(self.job.job.pk, self.job.now_ns)
+
+
+@pytest.fixture
+def trainer(fake_job: FakeJob) -> Trainer:
+    trainer = Trainer(fake_job)
+    for _ in range(6):
+        trainer.train(5)
+        trainer.look()
+    return trainer
+
+
+def only() -> Incident:
+    return Incident.objects.get()
+
+
+def test_a_healthy_job_raises_nothing(trainer: Trainer) -> None:
+    trainer.train(10)
+    assert trainer.look() == 10 and not Incident.objects.exists() and notes_of(trainer.job.job.pk) == []
+
+
+def test_a_slow_rank_is_an_open_incident_of_its_host_with_its_step(trainer: Trainer) -> None:
+    trainer.train(5, work={5: 0.1})
+    trainer.look()
+    trainer.train(5, work={5: 0.1})
+    trainer.look()
+    incident = only()
+    assert (incident.verdict, incident.state, incident.diagnosis["culprit_ranks"]) == (
+        "slow_gpu",
+        "open",
+        [5],
+    )
+    assert incident.diagnosis["onset_step"] == 31 and incident.diagnosis["culprits"][0]["host"] == "host-2"
+    assert incident.node_id == trainer.job.nodes[2].pk and incident.gpu_count == 8
+    assert abs(incident.diagnosis["lost_s"] - 0.1) < 0.02
+    assert "host-2" in incident.summary and "since step 31" in incident.summary
+    assert Evidence.objects.filter(incident=incident, kind="steps").exists()
+
+
+def test_it_stays_one_incident_while_it_lasts_and_closes_when_it_is_over(trainer: Trainer) -> None:
+    for _ in range(4):
+        trainer.train(5, work={5: 0.2})
+        trainer.look()
+    assert only().state == "open"
+    for _ in range(5):
+        trainer.train(5)
+        trainer.look()
+    assert only().state == "resolved" and "like its peers" in only().resolution
+
+
+def test_what_costs_little_is_suspected_and_pages_nobody(trainer: Trainer) -> None:
+    for _ in range(12):
+        trainer.train(5, work={5: 0.019})
+        trainer.look()
+    assert {incident.state for incident in Incident.objects.all()} <= {"suspected"}
+
+
+def test_a_rank_that_waits_for_its_data_is_told_as_that(trainer: Trainer) -> None:
+    for _ in range(3):
+        trainer.train(5, data={2: 0.4})
+        trainer.look()
+    assert (only().verdict, only().diagnosis["culprit_ranks"]) == ("slow_dataloader", [2])
+
+
+def test_a_step_counts_when_all_told_it_or_the_rest_will_not_come(trainer: Trainer) -> None:
+    trainer.train(5, silent=(3,))
+    assert trainer.look() == 0
+    trainer.job.now_ns += slow.LATE_NS + SECOND
+    trainer.job.write()
+    assert trainer.look() == 5
+
+
+def test_ranks_that_tell_no_waits_blame_nobody(trainer: Trainer) -> None:
+    for _ in range(4):
+        trainer.train(5, work={rank: float("nan") for rank in range(8)})
+        trainer.look()
+    assert not Incident.objects.exists()
+
+
+def test_lost_memory_costs_time_and_no_verdict(trainer: Trainer) -> None:
+    trainer.train(10, work={5: 0.2})
+    trainer.look()
+    assert only().state == "open"
+    hot.save_steps(trainer.job.job.pk, b"\xc1damaged")
+    trainer.train(10, work={5: 0.2})
+    trainer.look()
+    assert only().state == "open" and only().diagnosis["culprit_ranks"] == [5]
+
+
+def test_the_task_looks_at_running_jobs(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(slow, "look", lambda job_id, _now_ns: seen.append(job_id))
+    assert tasks.look_at_job_steps(trainer.job.job.pk) is True
+    hot.take_lease(f"detect:slow:{trainer.job.job.pk}", "another", 5)
+    assert tasks.look_at_job_steps(trainer.job.job.pk) is False and seen == [trainer.job.job.pk]
