@@ -213,7 +213,7 @@ def _add_dropped(found: Window, stats: _Stats) -> bool:
     return bool(sound)
 
 
-@functools.lru_cache(maxsize=4_096)
+@functools.lru_cache(maxsize=512)
 def _labels(operation: str, ranks: float, size: str, name: str) -> Labels | None:
     """None: not an operation of a communicator."""
     if not _OPERATION.fullmatch(operation) or not 1 <= ranks <= _RANKS_MAX:
