@@ -7,6 +7,7 @@ import pytest
 from clusterwatch.accounts.models import Token
 from clusterwatch.accounts.services import ensure_admin, verify_token
 from clusterwatch.cli import main as cli
+from clusterwatch.fleet.models import Cluster
 
 pytestmark = pytest.mark.django_db
 
@@ -30,3 +31,14 @@ def test_an_enrolment_token_needs_its_cluster(capsys: pytest.CaptureFixture[str]
 def test_a_token_of_nobody_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["token", "create", "--user", "stranger"]) == 1
     assert "no user 'stranger'" in capsys.readouterr().err
+
+
+def test_an_enrolment_token_makes_its_cluster_and_does_not_turn_a_real_one_into_a_simulated(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["token", "create", "--kind", "enrolment", "--cluster", "second"]) == 0
+    secret = capsys.readouterr().out.split()[-1]
+    assert verify_token(secret, ["enrolment"]).scope == "ingest"
+    assert Cluster.objects.get(name="second").simulated is False
+    assert cli.main(["token", "create", "--kind", "enrolment", "--cluster", "second", "--simulated"]) == 1
+    assert "second is not simulated" in capsys.readouterr().err
