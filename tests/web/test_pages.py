@@ -19,6 +19,7 @@ from clusterwatch.fleet.models import Cluster
 from clusterwatch.incidents.models import Incident
 from clusterwatch.jobs import progress
 from clusterwatch.jobs.models import Rank
+from clusterwatch.jobs.step_notes import StepNote, keep_notes
 from tests.web.conftest import SignIn
 from tests.web.seed import PASSWORD, Seeded, heartbeat, query_count_of
 
@@ -360,3 +361,13 @@ def test_map_places_hold_every_slot_once(seeded: Seeded, sign_in: SignIn) -> Non
 def test_the_probe_of_the_supervisor_needs_neither_session_nor_database() -> None:
     answer = Client().get("/healthz")
     assert answer.status_code == 200 and answer.json() == {"status": "ok"}
+
+
+def test_a_job_says_what_its_steps_tell_of_its_own_shape(seeded: Seeded, sign_in: SignIn) -> None:
+    path = f"/jobs/{seeded.job.pk}"
+    assert "What its steps tell" not in text_of(sign_in("vera").get(path))
+    note = StepNote("stage_imbalance", f"Pipeline stage 3 has 20 % more work. {HOSTILE}", [HOSTILE], 0.9)
+    keep_notes(seeded.job.pk, [note])
+    html = text_of(sign_in("vera").get(path))
+    assert "Pipeline stage 3 has 20 % more work" in html and HOSTILE not in html
+    assert 'href="/docs/verdicts/stage_imbalance/"' in html

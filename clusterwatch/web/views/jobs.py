@@ -14,7 +14,7 @@ from django.views.decorators.http import require_GET
 from clusterwatch.fleet.overview import ClusterNow, cluster_now
 from clusterwatch.incidents import queries as incident_queries
 from clusterwatch.incidents.models import Incident
-from clusterwatch.jobs import progress
+from clusterwatch.jobs import progress, step_notes
 from clusterwatch.jobs.models import Job, Rank
 from clusterwatch.jobs.queries import current_ranks, for_user, groups_of
 from clusterwatch.jobs.shapes import job_groups
@@ -86,7 +86,8 @@ def detail(request: HttpRequest, job_id: int) -> HttpResponse:
     )
     (row,) = job_rows([job], _now_of(request, job), incident_queries.for_user(request.user))
     page = job_page.build(job, row, ranks, _table(job, looks, ranks), groups, incidents)
-    context = {"here": "jobs", "page": page, "chart": _chart(job, page)}
+    notes = step_notes.notes_of(job.pk) if job.ended_at is None else []
+    context = {"here": "jobs", "page": page, "chart": _chart(job, page), "notes": notes}
     return render(request, "web/job.html", context)
 
 
