@@ -11,7 +11,7 @@ from typing import Final
 from django.db.models import Q, QuerySet
 
 from clusterwatch.analysis.progress import LOOKS_APART_NS, Judgement, glance, judge
-from clusterwatch.detect import agents, crash, memory, stall
+from clusterwatch.detect import agents, crash, memory, slow, stall
 from clusterwatch.detect.exits import all_clean, all_gone
 from clusterwatch.detect.scene import Scene, is_blind, read_scene
 from clusterwatch.incidents import services
@@ -107,5 +107,6 @@ def _resolve_forerunners(scene: Scene) -> None:
     earlier = Incident.objects.filter(
         state__in=LIVE_STATES, job__cluster_id=job.cluster_id, job__key=job.key, job_id__lte=job.pk
     ).exclude(fingerprint__in=(stall.fingerprint(scene), agents.fingerprint(scene)))
+    earlier = earlier.exclude(fingerprint__startswith=slow.prefix(job))
     for incident_id in earlier.values_list("pk", flat=True):
         services.resolve(incident_id, scene.now_ns, f"attempt {job.attempt} of the job makes progress")

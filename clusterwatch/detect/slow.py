@@ -217,7 +217,8 @@ def _judge(job: Job, cast: _Cast, kept: live.Kept, ends_ns: list[int]) -> list[F
 # --- incidents -------------------------------------------------------------------------------------------
 
 
-def _prefix(job: Job) -> str:
+def prefix(job: Job) -> str:
+    """What the fingerprints of this attempt's slow parts begin with."""
     return f"{job.cluster_id}/{job.pk}/{job.attempt}/slow/"
 
 
@@ -226,7 +227,7 @@ def _fingerprint(job: Job, found: Finding) -> str:
     hosts = {culprit.host for culprit in found.culprits}
     host = hosts.pop() if len(hosts) == 1 else None
     where = f"host {host}" if host else "ranks " + ",".join(map(str, found.culprit_ranks[:16]))
-    return (_prefix(job) + where)[:200]
+    return (prefix(job) + where)[:200]
 
 
 def _raise(
@@ -294,7 +295,7 @@ def _evidence(cast: _Cast, found: Finding, kept: live.Kept) -> Piece:
 
 
 def _resolve(job: Job, still: list[str], now_ns: int) -> None:
-    over = Incident.objects.filter(state__in=LIVE_STATES, job_id=job.pk, fingerprint__startswith=_prefix(job))
+    over = Incident.objects.filter(state__in=LIVE_STATES, job_id=job.pk, fingerprint__startswith=prefix(job))
     for incident_id in over.exclude(fingerprint__in=still).values_list("pk", flat=True):
         services.resolve(incident_id, now_ns, "its steps are like its peers' again")
 

@@ -107,6 +107,14 @@ def test_it_stays_one_incident_while_it_lasts_and_closes_when_it_is_over(trainer
     assert only().state == "resolved" and "like its peers" in only().resolution
 
 
+def test_progress_of_the_job_does_not_close_it(trainer: Trainer) -> None:
+    for _ in range(3):
+        trainer.train(5, work={5: 0.2})
+        trainer.look()
+    trainer.job.train(3)
+    assert only().state == "open"
+
+
 def test_what_costs_little_is_suspected_and_pages_nobody(trainer: Trainer) -> None:
     for _ in range(12):
         trainer.train(5, work={5: 0.019})
