@@ -252,6 +252,8 @@ class Finding:
     """members of ``group`` that did not"""
     lost_s: float | None = None
     """of something slow: what a step, or a checkpoint, loses by it at most"""
+    lost_ratio: float | None = None
+    """the same as a share of the job's time, 0 to 1"""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -286,6 +288,7 @@ class Finding:
             "joined_ranks": list(self.joined_ranks),
             "missing_ranks": list(self.missing_ranks),
             "lost_s": None if self.lost_s is None else round(self.lost_s, 6),
+            "lost_ratio": None if self.lost_ratio is None else round(self.lost_ratio, 4),
         }
 
 

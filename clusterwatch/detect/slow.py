@@ -281,13 +281,12 @@ def _node_id(cast: _Cast, found: Finding) -> int | None:
 def _evidence(cast: _Cast, found: Finding, kept: live.Kept) -> Piece:
     watched, ranks = kept.watched, list(found.culprit_ranks[:STEPS_KEPT])
     payload = {
-        "verdict": found.to_dict(),
-        "steps": kept.steps,
+        "steps": f"{kept.steps[0]} to {kept.steps[-1]}",
         "ranks": ranks,
-        "remembered_excess": watched.remembered[ranks],
-        "usual_excess": np.nan_to_num(watched.base[ranks]),
-        "spread_of_a_step": watched.noise,
-        "usual_work_s": kept.usual_s,
+        "work_beyond_peers_ratio": np.expm1(watched.remembered[ranks]),
+        "work_beyond_peers_in_the_first_steps_ratio": np.expm1(np.nan_to_num(watched.base[ranks])),
+        "spread_of_a_step_ratio": watched.noise,
+        "usual_work_by_stage_s": kept.usual_s,
     }
     return Piece(
         "steps", "Own work of the named ranks against their peers'", "steps of all ranks", payload, 1.0

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 import zstandard
 from django.db.models import Case, Count, IntegerField, Q, QuerySet, Value, When
@@ -93,10 +93,25 @@ def neighbours(incident: Incident, visible: QuerySet[Incident]) -> Sequence[Inci
     return list(near.exclude(pk=incident.pk).order_by("since")[:10])
 
 
-def lost_gpu_hours(incident: Incident, now: datetime | None = None) -> float:
-    """GPU-hours burnt between the last progress and the end (or now)."""
-    end = incident.resolved_at or now or datetime.now(UTC)
-    return incident.gpu_count * max(0.0, (end - incident.since).total_seconds()) / 3600
+SLOW_CLASSES: Final = frozenset({"hardware", "host", "storage"})
+"""Classes of parts that slow a job down; their incidents begin with the first slow step."""
+
+
+def lost_gpus(incident: Incident) -> float | None:
+    """GPUs that burn for nothing: all that stand still, or the share of a step that something slow costs.
+
+    None where that share is not known.
+    """
+    if incident.fault_class not in SLOW_CLASSES:
+        return float(incident.gpu_count)
+    ratio = (incident.diagnosis or {}).get("lost_ratio")
+    return None if ratio is None else incident.gpu_count * float(ratio)
+
+
+def lost_gpu_hours(incident: Incident, now: datetime | None = None) -> float | None:
+    """GPU-hours burnt from the last progress, or the first slow step, to the end (or now)."""
+    end, lost = incident.resolved_at or now or datetime.now(UTC), lost_gpus(incident)
+    return None if lost is None else lost * max(0.0, (end - incident.since).total_seconds()) / 3600
 
 
 def newest_of_job(job_id: int) -> Incident | None:

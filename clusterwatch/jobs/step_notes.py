@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 
 import msgspec
+import redis
 
 from clusterwatch.store import hot
 
@@ -30,12 +31,10 @@ def keep_notes(job_id: int, notes: list[StepNote]) -> None:
 
 
 def notes_of(job_id: int) -> list[StepNote]:
-    """The newest notes; empty where there are none."""
-    blob = hot.load_step_notes(job_id)
-    if blob is None:
-        return []
+    """The newest notes; empty where there are none, or hot state is away."""
     try:
-        return msgspec.msgpack.decode(blob, type=list[StepNote])
-    except msgspec.MsgspecError as fault:
+        blob = hot.load_step_notes(job_id)
+        return [] if blob is None else msgspec.msgpack.decode(blob, type=list[StepNote])
+    except (redis.RedisError, msgspec.MsgspecError) as fault:
         log.warning("step_notes_unreadable job=%d reason=%s", job_id, fault)
         return []

@@ -165,18 +165,23 @@ def coverage_bar(reported: int, expected: int, width: int = 34) -> SafeString:
 
 
 @register.simple_tag
-def lost_hours(hours: float) -> str:
-    """GPU-hours whole, below ten with two digits."""
+def lost_hours(hours: float | None) -> str:
+    """GPU-hours whole, below ten with two digits; a dash where nobody knows."""
+    if hours is None:
+        return numbers.DASH
     return numbers.grouped(hours, 0 if hours >= 10 else 2)
 
 
 @register.simple_tag
-def burn_rate(count: int, live: bool, unit: str) -> str:
+def burn_rate(count: float | None, live: bool, unit: str, slow: bool = False) -> str:
     """What each minute more costs."""
+    if count is None:
+        return "its share of a step is not known"
     if not count:
         return "nobody counted"
     if not live:
-        return f"{numbers.grouped(count)} {unit}s stood"
+        digits = 1 if slow else 0
+        return f"{numbers.grouped(count, digits)} {unit}s {'burnt for nothing' if slow else 'stood'}"
     per_minute = count / 60
     return f"{numbers.grouped(per_minute, 0 if per_minute >= 10 else 2)} {unit}-h each minute"
 
@@ -194,9 +199,10 @@ def ms_at(at_ms: int) -> SafeString:
 
 
 @register.simple_tag
-def change_words(change: Any) -> dict[str, str]:
+def change_words(change: Any, slow: bool = False) -> dict[str, str]:
     """A change as a bold first word and the rest; the sentence of a suspicion stands above already."""
+    reason = "slower than the job's own spread allows" if slow else "no advance between two looks"
     head, colon, rest = change.text.partition(": ")
     if change.kind != "state" or not colon or len(head) > 20:
         return {"head": "", "text": change.text}
-    return {"head": head, "text": "no advance between two looks" if change.after == "suspected" else rest}
+    return {"head": head, "text": reason if change.after == "suspected" else rest}

@@ -13,7 +13,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from clusterwatch.incidents.models import LIVE_STATES, Incident, IncidentChange, Note
-from clusterwatch.incidents.queries import EvidenceView, lost_gpu_hours, open_evidence
+from clusterwatch.incidents.queries import (
+    SLOW_CLASSES,
+    EvidenceView,
+    lost_gpu_hours,
+    lost_gpus,
+    open_evidence,
+)
 from clusterwatch.web import verdict_docs
 from clusterwatch.web.numbers import grouped, rank_runs
 from clusterwatch.web.words import Badge, incident_badge, verdict_badge
@@ -120,7 +126,11 @@ class IncidentPage:
     notes: Sequence[Note]
     action: Action
     commands: tuple[str, ...]
-    lost_hours: float
+    lost_hours: float | None
+    lost_gpus: float | None
+    """GPUs or ranks that burn for nothing while it lasts"""
+    slow: bool
+    """it slows the job down, which goes on"""
     time_unit: str
     """``GPU`` or ``rank``: what the hours are counted in"""
     neighbours: Sequence[Incident]
@@ -165,6 +175,8 @@ def build(
         action=_action(diagnosis),
         commands=_commands(incident, culprits),
         lost_hours=lost_gpu_hours(incident, moment),
+        lost_gpus=lost_gpus(incident),
+        slow=incident.fault_class in SLOW_CLASSES,
         time_unit="GPU" if has_gpus else "rank",
         neighbours=neighbours,
         since_end=incident.resolved_at or moment,
@@ -294,6 +306,8 @@ def _cards(
         cards.append(
             _joined(left.pop("collective_state", None), "collective_state", title, names, state, False)
         )
+    if diagnosis.get("class") in SLOW_CLASSES and diagnosis.get("why"):
+        cards.append(Card("why", "How we know", names, state, source=str(diagnosis.get("rule")), wide=True))
     if stacks:
         title = _stack_title(stacks)
         cards.append(_joined(left.pop("stacks", None), "stacks", title, names, state, False))

@@ -11,7 +11,7 @@ const burn = () => document.getElementById("burn");
 
 function tickBurn() {
   const { end, count, since } = burn().dataset;
-  if (end) return;
+  if (end || count === "") return; /* over, or nobody knows how much it costs */
   const hours = (Number(count) * Math.max(0, live.now() - Date.parse(since))) / 3.6e6;
   burn().textContent = grouped(hours, hours >= 10 ? 0 : 2);
 }

@@ -10,8 +10,10 @@ import pytest
 from clusterwatch.detect import slow, tasks
 from clusterwatch.detect.scene import is_blind
 from clusterwatch.incidents.models import Evidence, Incident
+from clusterwatch.incidents.queries import lost_gpu_hours, lost_gpus
 from clusterwatch.jobs.step_notes import notes_of
 from clusterwatch.store import hot, series
+from clusterwatch.web import incident_page
 from collectors.wire.records import RankId, Steps
 from tests.detect.fake_job import SECOND, FakeJob
 
@@ -160,3 +162,17 @@ def test_the_task_looks_at_running_jobs(trainer: Trainer, monkeypatch: pytest.Mo
     assert tasks.look_at_job_steps(trainer.job.job.pk) is True
     hot.take_lease(f"detect:slow:{trainer.job.job.pk}", "another", 5)
     assert tasks.look_at_job_steps(trainer.job.job.pk) is False and seen == [trainer.job.job.pk]
+
+
+def test_the_page_of_a_slow_part_counts_what_it_costs_and_says_that_the_job_goes_on(trainer: Trainer) -> None:
+    for _ in range(3):
+        trainer.train(5, work={5: 0.2})
+        trainer.look()
+    incident = only()
+    assert abs(lost_gpus(incident) - 8 * 0.2 / STEP_S) < 0.15  # type: ignore[operator]
+    page = incident_page.build(incident, [], has_gpus=True)
+    assert page.slow and page.lost_gpus == lost_gpus(incident)
+    card = next(card for card in page.cards if card.kind == "why")
+    assert card.title == "How we know" and "own work" in incident.diagnosis["why"][0]
+    incident.diagnosis["lost_ratio"] = None
+    assert lost_gpus(incident) is None and lost_gpu_hours(incident) is None

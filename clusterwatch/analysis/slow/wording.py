@@ -125,6 +125,7 @@ def finding(
         why=tuple(told),
         recommended_action=row.action,
         lost_s=lost_s if blames else None,
+        lost_ratio=min(1.0, lost_s / step_s) if blames and per == "step" and step_s > 0 else None,
     )
 
 
