@@ -1,4 +1,4 @@
-"""Steps of all ranks of a running job since a moment: what the detection of slow ranks looks at.
+"""Steps of all ranks of a running job since a moment, and the newest ones of a node's ranks.
 
 In: ids and ns UTC. Out: ``StepColumns``, plain arrays. A rank's own work is what is left of a step without
 waiting for peers, for data and for a checkpoint; unknown parts make it unknown. It is never taken for 0.
@@ -7,7 +7,7 @@ waiting for peers, for data and for a checkpoint; unknown parts make it unknown.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from clusterwatch.store import binary_reads, step_pack
 
 FRAMES_MAX: Final = 40_000
 """Rows of ``steps`` read at once, the oldest first: two minutes of 3,072 nodes, a row each ten seconds."""
+NODE_FRAMES: Final = 12
 OVERLAP_RATIO: Final = 0.02
 """Parts may be longer than their step by this share (clocks are read one after the other); beyond it they
 overlap and own work is unknown."""
@@ -24,6 +25,12 @@ _OF_JOB: Final = """
 SELECT world, data FROM steps
 WHERE job_id = %(job)s AND attempt = %(attempt)s AND t_ns >= %(from)s
 ORDER BY t_ns LIMIT %(limit)s
+"""
+
+_OF_NODE: Final = """
+SELECT world, data FROM steps
+WHERE node_id = %(node)s AND job_id = %(job)s AND attempt = %(attempt)s AND t_ns >= %(from)s
+ORDER BY t_ns DESC LIMIT %(limit)s
 """
 
 
@@ -63,6 +70,20 @@ def since(job_id: int, attempt: int, from_ns: int) -> StepColumns:
     rows = binary_reads.fetch(_OF_JOB, asked)
     is_whole = len(rows) <= FRAMES_MAX
     del rows[FRAMES_MAX:]
+    return _columns(rows, from_ns, is_whole)
+
+
+def newest_of_node(job_id: int, attempt: int, node_id: int, from_ns: int) -> StepColumns:
+    """The last ``NODE_FRAMES`` things that a node told of its ranks' steps in an attempt, about two minutes.
+
+    ``is_whole`` is False: there may be older ones.
+    """
+    asked = {"job": job_id, "attempt": attempt, "node": node_id, "from": from_ns, "limit": NODE_FRAMES}
+    return _columns(binary_reads.fetch(_OF_NODE, asked), from_ns, is_whole=False)
+
+
+def _columns(rows: list[tuple[Any, ...]], from_ns: int, is_whole: bool) -> StepColumns:
+    """Of (world, data) pairs."""
     worlds = tuple(sorted({world for world, _ in rows}))
     place = {world: number for number, world in enumerate(worlds)}
     steps, frame = step_pack.unpack_many([data for _, data in rows])

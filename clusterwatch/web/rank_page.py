@@ -1,4 +1,4 @@
-"""One rank as its page shows it: facts, groups, last calls from the newest trace, stacks."""
+"""One rank as its page shows it: facts, groups, parts of its last steps, newest calls, stacks."""
 
 from __future__ import annotations
 
@@ -7,18 +7,39 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from clusterwatch.analysis.sentence import group_title
 from clusterwatch.jobs.models import Capture, Job
 from clusterwatch.jobs.progress import GroupView, RankView
 from clusterwatch.store.rank_history import NewestStacks, NewestTrace
+from clusterwatch.store.step_history import StepColumns
 from clusterwatch.web.job_page import RANK_BADGES
 from clusterwatch.web.words import Badge
 from collectors.formats.columns import NULL, STATES, TraceColumns, unpack
 from collectors.formats.trace import TraceError
 
+STEPS_SHOWN = 12
 CALLS_SHOWN = 30
 FRAMES_SHOWN = 40
 THREADS_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class StepParts:
+    """Where a step's time went, seconds; None = not known."""
+
+    step: int
+    ended_at: datetime
+    duration_s: float | None
+    work_s: float | None
+    node_work_s: float | None
+    """median own work of the ranks on the same node in that step"""
+    wait_s: float | None
+    data_wait_s: float | None
+    checkpoint_s: float | None
+    gc_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +92,8 @@ class RankPage:
     view: RankView
     badge: Badge
     groups: Sequence[GroupView]
+    steps: tuple[StepParts, ...]
+    """newest first"""
     traces: tuple[TraceView, ...]
     stacks: tuple[StacksView, ...]
     why_no_trace: str
@@ -88,6 +111,7 @@ def build(
     job: Job,
     view: RankView,
     groups: Sequence[GroupView],
+    steps: StepColumns,
     traces: Sequence[NewestTrace],
     stacks: Sequence[NewestStacks],
     captures: Sequence[Capture],
@@ -98,11 +122,42 @@ def build(
         view=view,
         badge=RANK_BADGES[view.state],
         groups=groups,
+        steps=_steps(steps, view.world, view.rank),
         traces=tuple(_trace(trace) for trace in traces),
         stacks=tuple(_stacks(stack) for stack in stacks),
         why_no_trace=_why(view, captures, "ring", "window"),
         why_no_stacks=_why(view, captures, "stacks"),
     )
+
+
+def _steps(told: StepColumns, world: str, rank: int) -> tuple[StepParts, ...]:
+    if world not in told.worlds:
+        return ()
+    of_world = told.world == told.worlds.index(world)
+    mine = np.flatnonzero(of_world & (told.rank == rank))
+    mine = mine[np.argsort(-told.end_ns[mine], kind="stable")][:STEPS_SHOWN]
+    return tuple(_parts(told, int(place), of_world) for place in mine)
+
+
+def _parts(told: StepColumns, place: int, of_world: NDArray[np.bool_]) -> StepParts:
+    step = int(told.step[place])
+    work_s = told.work_s[of_world & (told.step == step)]
+    known = work_s[np.isfinite(work_s)]
+    return StepParts(
+        step,
+        _moment(int(told.end_ns[place])),
+        _seconds(told.duration_s[place]),
+        _seconds(told.work_s[place]),
+        float(np.median(known)) if len(known) > 1 else None,
+        _seconds(told.wait_s[place]),
+        _seconds(told.data_wait_s[place]),
+        _seconds(told.checkpoint_s[place]),
+        _seconds(told.gc_s[place]),
+    )
+
+
+def _seconds(value: np.float32) -> float | None:
+    return float(value) if np.isfinite(value) else None
 
 
 def _why(view: RankView, captures: Sequence[Capture], *wanted: str) -> str:

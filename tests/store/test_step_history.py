@@ -83,6 +83,16 @@ def test_only_steps_of_the_attempt_that_ended_since_then_are_told() -> None:
     assert not len(step_history.since(JOB, 0, AT_NS + 3600 * S_NS).step)
 
 
+def test_the_newest_steps_of_one_node_are_those_of_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_history, "NODE_FRAMES", 2)
+    for first in (100, 105, 110):
+        tell(3, first=first)
+    tell(4, node=2)
+    found = step_history.newest_of_node(JOB, 0, 1, AT_NS)
+    assert set(found.rank.tolist()) == {3} and sorted(found.step.tolist()) == list(range(105, 115))
+    assert not found.is_whole and not len(step_history.newest_of_node(JOB, 1, 1, AT_NS).step)
+
+
 def test_worlds_are_kept_apart() -> None:
     tell(3, world="actor")
     tell(3, world="critic", node=2)

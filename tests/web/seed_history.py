@@ -85,7 +85,7 @@ def _trace_of(rank: Rank, groups: list[Group]) -> TraceColumns:
 
 
 def steps(job: Job, ranks: list[Rank]) -> None:
-    """Forty minutes of steps, a rank that slows down in the middle."""
+    """Forty minutes of steps, a rank that slows down in the middle; the last rank cannot time its waiting."""
     rng, end = np.random.default_rng(7), time.time_ns() - STALL_S * 10**9
     rows, times = series.Rows(), []
     for rank in ranks:
@@ -97,8 +97,11 @@ def steps(job: Job, ranks: list[Rank]) -> None:
             took = [float(base + 0.12 * rng.standard_normal()) for _ in range(count)]
             steps = [minute * count + k for k in range(count)]
             none: list[float | None] = [None] * count
+            part: list[float | None] = [0.125] * count
+            waits: list[float | None] = [one - 4.5 - 0.5 * (rank.rank == 2) for one in took]
+            waits = waits if rank.rank != STUCK_RANK else []
             who = records.RankId(job.key, rank.rank)
-            record = records.Steps(ends[-1], who, steps, ends, took, none, none, none, none)
+            record = records.Steps(ends[-1], who, steps, ends, took, part, [0.0] * count, part, none, waits)
             sequence = 1000 + rank.rank * 100 + minute
             rows.add_steps((job.cluster_id, rank.node_id, "e1"), sequence, job.pk, record)
             times.append(("steps", ends[-1]))

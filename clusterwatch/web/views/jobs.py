@@ -18,7 +18,7 @@ from clusterwatch.jobs import progress, step_notes
 from clusterwatch.jobs.models import Job, Rank
 from clusterwatch.jobs.queries import current_ranks, for_user, groups_of
 from clusterwatch.jobs.shapes import job_groups
-from clusterwatch.store import rank_history
+from clusterwatch.store import rank_history, step_history
 from clusterwatch.web import charts, job_page, rank_page, step_times
 from clusterwatch.web.context import get_frame, look_at
 from clusterwatch.web.job_rows import job_rows
@@ -146,6 +146,8 @@ def rank(request: HttpRequest, job_id: int, rank: int, world: str = "") -> HttpR
     traces = rank_history.newest_traces(job.pk, job.attempt, world, rank)
     stacks = rank_history.newest_stacks(job.pk, job.attempt, world, rank)
     captures = list(job.captures.order_by("-id")[:5])
-    page = rank_page.build(job, view, groups, traces, stacks, captures)
+    since_ns = int(job.started_at.timestamp() * 1e9)
+    steps = step_history.newest_of_node(job.pk, job.attempt, found.node_id, since_ns)
+    page = rank_page.build(job, view, groups, steps, traces, stacks, captures)
     incidents = _incidents(request, job)
     return render(request, "web/rank.html", {"here": "jobs", "page": page, "incidents": incidents})
