@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusterwatch.analysis.model import Finding, GroupRef, RankFacts
-from clusterwatch.analysis.sentence import count, duration, noun, sentence
+from clusterwatch.analysis.sentence import count, noun, sentence
 from clusterwatch.analysis.slow import links, phases, quantiles, ranks, steps, work, workload
 from clusterwatch.analysis.slow.layout import UNKNOWN
 from clusterwatch.analysis.slow.links import SlowPart
@@ -29,6 +29,7 @@ from clusterwatch.analysis.slow.wording import (
     finding,
     part_text,
     processes_text,
+    seconds_text,
 )
 from clusterwatch.analysis.slow.work import Model
 from clusterwatch.analysis.verdicts import CATALOGUE
@@ -89,10 +90,12 @@ def nothing(log: CallLog) -> Finding:
     silent = np.flatnonzero(~heard).tolist()
     who = processes_text(silent, log.names, log.layout) if log.names else noun(silent)
     whole = f"{count(len(table.steps), 'step')} of {count(log.layout.rank_count, 'rank')}"
-    if len(table.steps) < STEPS_MIN or len(silent) > SILENT_RATIO_MAX * log.layout.rank_count:
+    if log.is_blind or len(table.steps) < STEPS_MIN or len(silent) > SILENT_RATIO_MAX * log.layout.rank_count:
         row, sure = CATALOGUE["not_enough_data"], 0.0
         text = sentence("Not enough data:", f"the log tells the work of {whole};",
                         f"{STEPS_MIN} steps and nine ranks of ten are the least." )  # fmt: skip
+        if log.is_blind:
+            text = sentence("Not enough data:", "the logs lack calls that ranks may have waited in.")
         why = [f"{who} told no whole step"] if silent else []
     else:
         model = work.fit(table.work, table.usual, log.layout.stage, log.layout.replica)
@@ -141,7 +144,7 @@ def _of_work(case: Case, culprits: tuple[int, ...], slow: list[int]) -> Finding:
     why = [
         f"{case.who(slow)}: own work {excess_text(excess)} longer than the peers' of the same stage and "
         f"replica, in {bad} of {len(case.table.steps) - onset} steps from {case.since(onset)} on",
-        f"median of the bad steps {duration(usual_s + lost_s)}, usual {duration(usual_s)}; "
+        f"median of the bad steps {seconds_text(usual_s + lost_s)}, usual {seconds_text(usual_s)}; "
         f"the job's own spread is {excess_text(float(np.median(case.slow.noise)))}",
         f"its host launched late before {late:.0%} of the gaps, peers' taken off"
         if is_host
@@ -203,9 +206,9 @@ def _inputs(case: Case) -> Iterator[Finding]:
             lost_s = max(one.excess_s for one in group)
             usual_s = float(np.nanmedian(case.table.first_gap[:, list(culprits)]))
             why = [
-                f"{case.who(culprits)}: the first call of a step comes {duration(lost_s)} later than the "
+                f"{case.who(culprits)}: the first call of a step comes {seconds_text(lost_s)} later than the "
                 "peers' of the stage; the work after it is not longer",
-                f"median before the first call {duration(usual_s)}",
+                f"median before the first call {seconds_text(usual_s)}",
             ]
             verb = "gets" if len(culprits) == 1 else "get"
             yield finding(
@@ -311,7 +314,7 @@ def _pauses(case: Case, found: list[Finding]) -> list[Finding]:
     pause = phases.pauses(case.table, case.slow.residual, named | case.slow.is_slow)
     if pause is None:
         return []
-    share, long = f"{pause.rank_ratio:.0%}", duration(pause.median_s)
+    share, long = f"{pause.rank_ratio:.0%}", seconds_text(pause.median_s)
     text = f"{share} of the ranks pause now and then, at different steps, {long} each:"
     why = [f"single steps more than {phases.PAUSE_MIN:.0%} longer, {pause.step_ratio:.1%} of all; "
            "no rank does it more than its share"]  # fmt: skip

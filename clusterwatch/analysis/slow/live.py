@@ -8,7 +8,7 @@ only while somebody stands out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
@@ -26,7 +26,7 @@ Ints = NDArray[np.int64]
 
 WINDOW_STEPS: Final = 64
 """Steps that are looked at as a whole while somebody stands out."""
-VERSION: Final = 1
+VERSION: Final = 2
 _TENSOR: Final = frozenset({"tp", "tensor", "mp", "model", "cp", "context", "ep", "expert"})
 _PIPELINE: Final = frozenset({"pp", "pipe", "pipeline"})
 
@@ -71,6 +71,8 @@ class Kept:
     newest: int = -1
     steps: list[int] = field(default_factory=list)
     written: int = -1
+    onsets: dict[int, int] = field(default_factory=dict)
+    """rank that is named -> step at which it was seen to begin, which may have left the window since"""
 
     @classmethod
     def of(cls, layout: Layout) -> Kept:
@@ -121,9 +123,12 @@ class Kept:
 
     def close(self) -> None:
         """Forgets episodes that are over."""
-        self.watched.peers.close()
-        self.watched.own.close()
-        self.inputs.close()
+        sums = (self.watched.peers, self.watched.own, self.inputs)
+        for one in sums:
+            one.close()
+        still = {rank for one in sums for rank in one.columns.tolist()}
+        if self.written not in self.steps:
+            self.onsets = {rank: step for rank, step in self.onsets.items() if rank in still}
 
     @property
     def stands_out(self) -> bool:
@@ -148,7 +153,16 @@ def findings(
     model = work.fit(table.work, table.usual, layout.stage, layout.replica)
     centred = model.residual - np.nan_to_num(quantiles.low(model.residual, CENTRE))[:, None]
     slow = kept.watched.told(centred, np.full(len(centred), max(UNIT_MIN, kept.watched.noise)))
-    return judge.of_case(judge.case_of(table, model, slow, facts))
+    return [_since_first(kept, one) for one in judge.of_case(judge.case_of(table, model, slow, facts))]
+
+
+def _since_first(kept: Kept, found: Finding) -> Finding:
+    """The finding with the step at which its part was first seen to be slow."""
+    if found.onset_step is None or not found.culprit_ranks:
+        return found
+    first = min(kept.onsets.setdefault(rank, found.onset_step) for rank in found.culprit_ranks)
+    told = found.summary.replace(f"since step {found.onset_step}", f"since step {first}")
+    return replace(found, onset_step=first, summary=told)
 
 
 def _table(kept: Kept, window: Batch, layout: Layout, paths: Members, names: tuple[str, ...]) -> StepTable:
@@ -207,6 +221,7 @@ class _Stored(msgspec.Struct, array_like=True):
     newest: int
     written: int
     steps: list[int]
+    onsets: dict[int, int]
     rows: int
     units: tuple[float, float, float]
     usual_s: bytes
@@ -225,7 +240,7 @@ def pack(kept: Kept) -> bytes:
     floats += [column for one in sums for column in (one.total, one.highest)]
     ints = [column for one in sums for column in (one.zero_at, one.opened, one.onset)]
     stored = _Stored(
-        VERSION, len(watched.base), kept.newest, kept.written, kept.steps, watched.rows,
+        VERSION, len(watched.base), kept.newest, kept.written, kept.steps, kept.onsets, watched.rows,
         (watched.noise, watched.peer_unit, watched.own_unit), kept.usual_s.tobytes(), len(watched.first),
         np.concatenate(floats).astype(np.float32).tobytes(), np.concatenate(ints).astype(np.int32).tobytes(),
     )  # fmt: skip
@@ -255,4 +270,4 @@ def unpack(data: bytes) -> Kept:
     ]
     watched = Watched(stored.rows, *stored.units, remembered.copy(), base.copy(), first, sums[0], sums[1])
     usual = np.frombuffer(stored.usual_s, np.float64).copy()
-    return Kept(watched, sums[2], usual, stored.newest, stored.steps, stored.written)
+    return Kept(watched, sums[2], usual, stored.newest, stored.steps, stored.written, stored.onsets)

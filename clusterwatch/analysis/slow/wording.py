@@ -62,6 +62,11 @@ def processes_text(ranks: Iterable[int], names: Mapping[int, str], layout: Layou
     return f"process{'es' if len(ordered) != 1 else ''} {'; '.join(parts)}{more}"
 
 
+def seconds_text(seconds: float) -> str:
+    """``23 ms``, ``3.75 s``, ``2 min 5 s``: what steps are made of differs in hundredths."""
+    return f"{seconds:.3g} s" if 1 <= seconds < 60 else duration(seconds)
+
+
 def excess_text(log_ratio: float) -> str:
     """A logarithmic excess as per cent."""
     percent = 100 * float(np.expm1(log_ratio))
@@ -95,14 +100,13 @@ def finding(
     blames = row.fault_class in ("hardware", "host", "storage", "unknown")
     nodes = set(layout.node[list(culprits)].tolist())
     since = step_at(case, onset)
-    cost = f"{duration(lost_s)} a {per} since {case.since(onset)}." if blames else ""
+    cost = f"{seconds_text(lost_s)} a {per} since {case.since(onset)}." if blames else ""
     step_s = float(np.nan_to_num(quantiles.median(case.table.step_s)))
     told = list(why)
     if blames and per == "step" and step_s > 0:
         hours = lost_s * (len(case.table.steps) - onset) * layout.rank_count / 3600
-        told.append(
-            f"cost: at most {duration(lost_s)} of a step of {duration(step_s)}, {hours:.2g} GPU-hours so far"
-        )
+        part = f"at most {seconds_text(lost_s)} of a step of {seconds_text(step_s)}"
+        told.append(f"cost: {part}, {hours:.2g} GPU-hours in these steps")
     if case.coverage < 1:
         told.append(f"{case.coverage:.0%} of the ranks told their calls")
     waiting = layout.rank_count - len(culprits) if blames and culprits else 0

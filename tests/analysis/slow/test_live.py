@@ -67,6 +67,18 @@ def test_a_slow_rank_is_named_with_its_step_however_the_looks_fall(at_once: int)
     assert "host-2" in found.summary
 
 
+def test_the_first_slow_step_is_remembered_when_it_has_left_the_window() -> None:
+    batch = steps(180)
+    batch.work_s[50:, 10] *= 1.3
+    kept = watched(cut(batch, 0, 60))
+    assert told(kept, cut(batch, 0, 60))[0].onset_step == 51
+    kept = live.unpack(live.pack(kept))
+    kept.take(cut(batch, 60, 180), LAYOUT)
+    kept.close()
+    (found,) = told(kept, batch)
+    assert found.onset_step == 51 and "since step 51" in found.summary
+
+
 def test_a_healthy_job_stands_for_nothing() -> None:
     assert not watched(steps()).stands_out
 
