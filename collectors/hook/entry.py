@@ -15,7 +15,7 @@ from collections.abc import Callable
 from time import thread_time_ns
 from typing import Any
 
-from . import endpoints, wrappers
+from . import endpoints, waits, wrappers
 from .failures import LastWords
 from .session import Session
 from .watch import Watch, now_ns
@@ -45,6 +45,7 @@ def on_import(module: Any, late: bool, early_wrappers: bool = False) -> None:
         return
     if early_wrappers and not _process.p2p_wrapped and wrappers.is_tested(_torch_version()):
         wrappers.wrap_p2p(module, _process.watch)
+        waits.wrap_calls(module, _process.watch)
         _process.p2p_wrapped = True
     if not _process.entered:
         _process.entered = True
@@ -119,6 +120,8 @@ def _install_once(torch: Any, session: Session) -> None:
         return
     process.wrapped = True
     wrappers.install(torch, process.watch, _after_batch)
+    if process.p2p_wrapped:
+        waits.wrap_native(torch.distributed, process.watch)
     optimizer_module = sys.modules.get("torch.optim.optimizer")
     register = getattr(optimizer_module, "register_optimizer_step_post_hook", None)
     if register is not None:

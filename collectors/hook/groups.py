@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .recorder import Recorder, Status
+from .watch import Operations, Watch
 
 CONFIRM_MAX_ENTRIES = 200
 """Read the ring to confirm numbers only while it holds no more: 200 entries cost 3.4 ms."""
@@ -24,6 +25,8 @@ GROUPS_MAX = 4_096
 NEVER = -1
 """Progress column for "not known", as the wire has it."""
 
+BLOCKING_BACKENDS = frozenset({"gloo", "mpi"})
+"""Backends whose ``Work.wait`` returns when the data is there, as long as no GPU is in use."""
 _RECORDER_OF = {"nccl": "nccl"}
 
 
@@ -39,6 +42,9 @@ class Group:
     handle: weakref.ref[Any]
     """torch's own object; weak, since the last holder pays for its shutdown"""
     is_default: bool = False
+    is_gloo: bool = False
+    blocks: bool = False
+    """on CPUs a wait for one of its calls returns when the data is there"""
     numbers: dict[str, int] = field(default_factory=dict)
 
     def as_header(self) -> dict[str, Any]:
@@ -69,7 +75,7 @@ class Group:
         Args: ``p2p_count`` calls per group name as ``Watch`` has it; None where nobody counts them.
         """
         operations = self.operations()
-        if operations == NEVER or "gloo" not in self.backend:
+        if operations == NEVER or not self.is_gloo:
             return operations
         if p2p_count is None:
             return NEVER
@@ -115,6 +121,8 @@ class GroupTable:
             ranks=sorted(ranks, key=lambda rank: ranks[rank]),
             handle=weakref.ref(handle),
             is_default=handle is self._world.default_pg,
+            is_gloo="gloo" in backend,
+            blocks=not BLOCKING_BACKENDS.isdisjoint(backend_kinds(backend)),
         )
         self._next_index += 1
         for kind in backend_kinds(backend):
@@ -153,6 +161,24 @@ class GroupTable:
                     completed += max(one[1], 0)
             rows.append([group.index, enqueued, completed, group.sequence(p2p_count)])
         return rows
+
+
+def operations(groups: list[Group], watch: Watch, is_timed: bool) -> Operations:
+    """Calls of some groups, and how many of them are counted where their waiting is timed.
+
+    Args: ``is_timed`` False where the host does not wait for collectives at all, or nobody looks.
+    """
+    made = seen = 0
+    for group in groups:
+        number = group.operations()
+        made += number
+        is_timed = is_timed and group.blocks and number != NEVER
+        seen += _seen(watch.calls, group) + (_seen(watch.p2p_count, group) if group.is_gloo else 0)
+    return Operations(made, seen if is_timed else None)
+
+
+def _seen(counts: Mapping[str, int], group: Group) -> int:
+    return counts.get(group.name, 0) + (counts.get("", 0) if group.is_default else 0)
 
 
 def backend_kinds(backend: str) -> list[str]:

@@ -16,14 +16,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import identity, protocol, stacks, wrappers
-from .groups import GroupTable
+from .groups import GroupTable, operations
 from .link import Link
 from .phases import Phases
 from .recorder import Recorder, Status, choose, find
 from .steps import StepCounter
-from .watch import Watch
+from .watch import Operations, Watch
 
 BLIND_TO_P2P = "p2p on gloo: the hook came after torch"
+BLIND_TO_WAITS = "waiting in collectives: a GPU waits without its host"
+BLIND_TO_WAITS_LATE = "waiting in collectives: the hook came after torch"
 TICK_S = 1.0
 ERRORS_MAX = 10
 LAST_WORDS_S = 0.2
@@ -43,7 +45,7 @@ class Session:
         self._table = GroupTable(c10d)
         self._recorders: list[Recorder] = find()
         self._statuses: dict[str, Status] = {}
-        self.steps = StepCounter(watch, self._sequence) if self._tested else None
+        self.steps = StepCounter(watch, self._operations) if self._tested else None
         self._started_ns = identity.started_ns()
         self._phases = Phases(watch, self.steps, self._started_ns)
         self._hello: dict[str, Any] = {}
@@ -77,7 +79,8 @@ class Session:
         self._watch.torn_down = None
         rank = init.get("rank", -1)
         size = init.get("world_size", -1)
-        blind = [] if counts_p2p else [BLIND_TO_P2P]
+        blind = [] if counts_p2p else [BLIND_TO_P2P, BLIND_TO_WAITS_LATE]
+        self._watch.operations = self._operations if counts_p2p else None
         if not self._tested:
             blind = [f"torch {self._torch.__version__} untested: progress only"]
         self._hello = {
@@ -144,8 +147,9 @@ class Session:
         self._waker.close()
         self._wake.close()
 
-    def _sequence(self) -> int:
-        return sum(group.operations() for group in self._table.groups[:SEQUENCE_GROUPS_MAX])
+    def _operations(self) -> Operations:
+        is_timed = self._counts_p2p and not self._torch.cuda.is_initialized()
+        return operations(self._table.groups[:SEQUENCE_GROUPS_MAX], self._watch, is_timed)
 
     # --- the thread -------------------------------------------------------------------------------
 
@@ -204,7 +208,10 @@ class Session:
         index, uuid = self._gpu()
         self._gpu_told = uuid is not None
         self._table.refresh()
-        return [{**self._hello, "gpu_index": index, "gpu_uuid": uuid}, self._groups_frame()]
+        blind = list(self._hello["blind"])
+        if uuid is not None and self._counts_p2p and self._tested:
+            blind.append(BLIND_TO_WAITS)
+        return [{**self._hello, "gpu_index": index, "gpu_uuid": uuid, "blind": blind}, self._groups_frame()]
 
     def _gpu(self) -> tuple[int | None, str | None]:
         return identity.gpu(self._torch, os.environ)
@@ -247,6 +254,7 @@ class Session:
 
     def _progress(self) -> dict[str, Any]:
         step = self.steps.step if self.steps is not None else 0
+        wrapper_s = (self._watch.wrapper_ns + self._watch.wait_calls * self._watch.wait_call_ns) / 1e9
         return {
             "k": "progress",
             "t_ns": time.time_ns(),
@@ -257,8 +265,8 @@ class Session:
                 self._statuses, self._watch.p2p_count if self._counts_p2p else None
             ),
             "p2p": {"count": sum(self._watch.p2p_count.values()), "open": wrappers.open_p2p(self._watch)},
-            "cost_s": self._thread_s + self._watch.wrapper_ns / 1e9,
-            "wrapper_s": self._watch.wrapper_ns / 1e9,
+            "cost_s": self._thread_s + wrapper_s,
+            "wrapper_s": wrapper_s,
             "wakes": self._wakes,
             "dropped": self._link.dropped_count,
         }

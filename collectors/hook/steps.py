@@ -1,7 +1,7 @@
 """Counts training steps by the optimizer, told apart from everything else that calls ``step()``.
 
-In: torch's global optimizer post-step hook, collective and batch counts. Out: columns of the protocol's
-``steps`` and the number of the last finished step (1 after the first).
+In: torch's global optimizer post-step hook, counts of collectives and batches, times of a step's parts. Out:
+columns of the protocol's ``steps`` and the number of the last finished step (1 after the first).
 
 One optimizer, the first that stepped, leads: each of its steps ends a training step. So chained optimizers
 and one optimizer per parameter (optimizer-in-backward) count once. A second call with no collective, batch
@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .watch import Watch
+from .watch import Operations, Watch
 
 SAME_PERIOD = 3
 """So many equal gaps in a row make a period."""
@@ -30,8 +30,9 @@ BATCHES_WITHOUT_OPTIMIZER = 64
 ROWS_MAX = 1_000
 """Finished steps kept until the thread fetches them; the oldest go first."""
 
-Row = tuple[int, int, float, float, float, float, float]
-"""step, end ns UTC, duration s, data wait s, checkpoint s, GC s, CPU s"""
+COLUMNS = ("step", "end_ns", "duration_s", "data_wait_s", "checkpoint_s", "gc_s", "cpu_s", "wait_s")
+Row = tuple[int, int, float, float, float, float, float, "float | None"]
+"""step, end ns UTC, duration s, data wait s, checkpoint s, GC s, CPU s, wait s"""
 
 
 class _Mark(NamedTuple):
@@ -45,15 +46,18 @@ class _Mark(NamedTuple):
     checkpoint_ns: int
     gc_ns: int
     cpu_s: float
+    waiting_ns: int
+    seen: int | None
+    """of ``sequence``, the calls whose waiting is in ``waiting_ns``; None where it cannot be told"""
 
 
 class StepCounter:
     """State of the count; ``after_optimizer_step`` runs in the training thread, ``take`` in the hook's."""
 
-    def __init__(self, watch: Watch, sequence: Callable[[], int]) -> None:
-        """Args: ``sequence`` gives the sum of collective sequence numbers of this process."""
+    def __init__(self, watch: Watch, operations: Callable[[], Operations]) -> None:
+        """Args: ``operations`` gives the collectives of this process so far."""
         self._watch = watch
-        self._sequence = sequence
+        self._operations = operations
         self._leader: weakref.ref[Any] | None = None
         self._others: dict[int, int] = {}
         self._last: _Mark | None = None
@@ -101,8 +105,7 @@ class StepCounter:
             rows.append(_row(*self._ended.popleft()))
         if not rows:
             return None
-        names = ("step", "end_ns", "duration_s", "data_wait_s", "checkpoint_s", "gc_s", "cpu_s")
-        return {name: list(column) for name, column in zip(names, zip(*rows))}  # noqa: B905 - Python 3.9
+        return {name: list(column) for name, column in zip(COLUMNS, zip(*rows))}  # noqa: B905 - Python 3.9
 
     def _take_over(self, optimizer: Any) -> int:
         """Steps to count for another optimizer than the leader: 0 while that one may still come back."""
@@ -117,16 +120,18 @@ class StepCounter:
         return count
 
     def _mark(self) -> _Mark:
-        watch = self._watch
+        watch, (made, seen) = self._watch, self._operations()
         return _Mark(
             time.perf_counter_ns(),
-            self._sequence(),
+            made,
             watch.batches,
             watch.backwards,
             watch.loader.total_ns,
             watch.checkpoint.total_ns,
             watch.gc.total_ns,
             time.process_time(),
+            watch.waiting.total_ns,
+            None if seen is None else seen + watch.covered,
         )
 
     def _steps_in(self, last: _Mark | None, mark: _Mark) -> int:
@@ -165,7 +170,15 @@ def _row(step: int, end_ns: int, count: int, last: _Mark, mark: _Mark) -> Row:
         (mark.checkpoint_ns - last.checkpoint_ns) / 1e9 / count,
         (mark.gc_ns - last.gc_ns) / 1e9 / count,
         (mark.cpu_s - last.cpu_s) / count,
+        _wait_s(last, mark, count),
     )
+
+
+def _wait_s(last: _Mark, mark: _Mark, count: int) -> float | None:
+    """None where a call was made whose waiting nobody timed: a part of it would name the wrong rank."""
+    if last.seen is None or mark.seen is None or mark.sequence - last.sequence > mark.seen - last.seen:
+        return None
+    return (mark.waiting_ns - last.waiting_ns) / 1e9 / count
 
 
 def _idle(last: _Mark, mark: _Mark) -> bool:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 
 class Span:
@@ -33,6 +34,15 @@ class Span:
             self.since_ns = None
 
 
+class Operations(NamedTuple):
+    """Calls of the first groups of this process so far."""
+
+    made: int
+    """by torch's own count"""
+    seen: int | None
+    """of those, made where their waiting is timed; None where it cannot be"""
+
+
 class _Depth(threading.local):
     """How many blocking sends or receives this thread is inside of."""
 
@@ -51,6 +61,19 @@ class Watch:
         self.checkpoint = Span()
         self.compiling = Span()
         self.gc = Span()
+        self.waiting = Span()
+        """inside collectives and receives, but for those of the loader and of a checkpoint"""
+        self.in_collective = False
+        self.calls: dict[str, int] = {}
+        """group name -> collectives whose waiting is timed; as in ``p2p_count``"""
+        self.unwaited: dict[int, tuple[str, Any]] = {}
+        """id of a work -> group name and weak reference: to be counted when somebody waits for it"""
+        self.covered = 0
+        """calls of C++ whose waiting is timed all the same"""
+        self.operations: Callable[[], Operations] | None = None
+        """set where waiting can be told"""
+        self.wait_calls = self.wait_call_ns = 0
+        """how often a wrapper of ``waits`` ran, and what it costs each time"""
         self.batches = 0
         self.steps_by_batch = True
         """no optimizer was seen yet, so batches may have to count as steps"""
@@ -72,14 +95,20 @@ class Watch:
     def restart(self) -> None:
         """Begins anew in this thread: the first world of a process, or of a forked child."""
         self.training_thread = threading.get_ident()
-        for span in (self.loader, self.checkpoint, self.compiling, self.gc):
+        for span in (self.loader, self.checkpoint, self.compiling, self.gc, self.waiting):
             span.depth, span.since_ns, span.total_ns = 0, None, 0
         self.evaluating = self.torn_down = None
         self.p2p_open.clear()
         self.p2p_count.clear()
-        self.batches = self.backwards = self.wrapper_ns = 0
+        self.calls.clear()
+        self.unwaited.clear()
+        self.batches = self.backwards = self.wrapper_ns = self.covered = self.wait_calls = 0
         self.steps_by_batch = True
         self.active = True
+
+    def is_timed(self) -> bool:
+        """Waiting counts where no other part of the step does."""
+        return not (self.loader.depth or self.checkpoint.depth)
 
     def is_training_thread(self) -> bool:
         return self.active and threading.get_ident() == self.training_thread

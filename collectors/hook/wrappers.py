@@ -19,6 +19,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
+from . import waits
 from .watch import Span, Watch, now_ns
 
 TESTED = ("2.13",)
@@ -37,7 +38,8 @@ def is_tested(version: str) -> bool:
 def install(torch: Any, watch: Watch, after_batch: Callable[[], None]) -> None:
     """Wraps data loading, saving, evaluation and backward; adds the GC callback. Call once per process."""
     torch.save = _timed(torch.save, watch, watch.checkpoint)
-    torch.autograd.backward = _counted_backward(torch.autograd.backward, watch)
+    passes = waits.Backward(watch, torch.autograd.Variable._execution_engine)
+    torch.autograd.backward = _counted_backward(torch.autograd.backward, watch, passes)
     _wrap_modules(torch.nn.Module, watch)
     _wrap_loader(torch.utils.data.DataLoader, watch, after_batch)
     gc.callbacks.append(_gc_callback(watch))
@@ -74,11 +76,15 @@ def _timed(original: Callable[..., Any], watch: Watch, span: Span) -> Callable[.
     return call
 
 
-def _counted_backward(original: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
+def _counted_backward(
+    original: Callable[..., Any], watch: Watch, passes: waits.Backward
+) -> Callable[..., Any]:
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
         watch.backwards += 1
-        return original(*args, **kwargs)
+        if not watch.is_training_thread():
+            return original(*args, **kwargs)
+        return passes.run(original, args, kwargs)
 
     return backward
 

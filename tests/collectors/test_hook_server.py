@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from collectors import hook_messages as messages
 from collectors.clock import SystemClock
 from collectors.exits import ExitWatch
 from collectors.hook import protocol
@@ -163,6 +164,36 @@ async def test_steps_leave_as_one_record_with_unknown_columns_as_null(node: Node
     (told,) = node.of(records.Steps)
     assert (told.step, told.duration_s) == ([1, 2], [0.5, 0.6])
     assert (told.cpu_s, told.data_wait_s, told.gc_s) == ([0.4, None], [None, 0.1], [None, None])
+
+
+async def test_waiting_and_late_launches_are_passed_on(node: Node) -> None:
+    hook = await node.hook()
+    hook.hello()
+    hook.send("steps", step=[1, 2], end_ns=[10, 20], duration_s=[0.5, 0.6], wait_s=[0.25, None])
+    hook.send("steps", step=[3], end_ns=[30], duration_s=[0.6], wait_s=[0.0], late_launch=[1.0])
+    state = await until(lambda: node.table.get(os.getpid()))
+    await until(lambda: len(state.steps.get("step", [])) == 3)
+    node.table.flush_all_steps()
+    (told,) = node.of(records.Steps)
+    assert told.wait_s == [0.25, None, 0.0] and told.late_launch == [None, None, 1.0]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"wait_s": [-0.1]},
+        {"wait_s": [86_401]},
+        {"wait_s": ["long"]},
+        {"wait_s": [0.1, 0.1]},
+        {"late_launch": [1.5]},
+        {"late_launch": [-0.5]},
+        {"late_launch": [0.5] * 2},
+    ],
+)
+def test_waiting_that_cannot_be_is_no_message(columns: dict[str, Any]) -> None:
+    header = {"k": "steps", "step": [1], "end_ns": [10], "duration_s": [0.5], **columns}
+    with pytest.raises(protocol.ProtocolError):
+        messages.Reader().feed(protocol.pack(header))
 
 
 async def test_a_phase_is_told_at_once(node: Node) -> None:

@@ -260,6 +260,105 @@ class SlowItems:
         return index
 
 
+def lagging() -> None:
+    """Ways to wait for peers, one after the other; in each one rank 2 has 60 ms more to do a step."""
+    dist.init_process_group("gloo")
+    for way in (by_call, by_work, by_native, by_comm_hook, with_buffers, by_group, in_checkpoint):
+        first = steps()
+        way()
+        say(way=way.__name__, first=first, last=steps())
+    time.sleep(1.3)
+
+
+def lag() -> None:
+    """Own work, on a processor: 5 ms, on rank 2 more."""
+    ends_s = time.perf_counter() + (0.065 if dist.get_rank() == 2 else 0.005)
+    while time.perf_counter() < ends_s:
+        pass
+
+
+def train(model: torch.nn.Module, reduce: Any) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _step in range(10):
+        optimizer.zero_grad()
+        lag()
+        model(torch.ones(2, 4)).sum().backward()
+        reduce([p.grad for p in model.parameters()])
+        optimizer.step()
+
+
+def by_call() -> None:
+    train(linear(), lambda gradients: [dist.all_reduce(gradient) for gradient in gradients])
+
+
+def by_work() -> None:
+    def reduce(gradients: list[torch.Tensor]) -> None:
+        works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]
+        [work.wait() for work in works]
+
+    train(linear(), reduce)
+
+
+def by_native() -> None:
+    """All-reduce and wait in C++."""
+    train(torch.nn.parallel.DistributedDataParallel(linear()), lambda _gradients: None)
+
+
+def by_comm_hook() -> None:
+    """All-reduce in Python, wait in C++."""
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+    model = torch.nn.parallel.DistributedDataParallel(linear())
+    model.register_comm_hook(None, allreduce_hook)
+    train(model, lambda _gradients: None)
+
+
+def with_buffers() -> None:
+    """The forward pass begins with a broadcast in C++."""
+    model = torch.nn.Sequential(linear(), torch.nn.BatchNorm1d(4))
+    train(torch.nn.parallel.DistributedDataParallel(model), lambda _gradients: None)
+
+
+def by_group() -> None:
+    """Calls that no wrapper sees being made."""
+    world = dist.group.WORLD
+    train(linear(), lambda gradients: [world.allreduce([gradient]).wait() for gradient in gradients])
+
+
+def in_checkpoint() -> None:
+    """Waiting for peers inside a checkpoint is the checkpoint's time."""
+
+    class Shared:
+        def __reduce__(self) -> Any:
+            lag()
+            dist.barrier()
+            return (int, ())
+
+    train(linear(), lambda _gradients: (dist.barrier(), torch.save(Shared(), os.devnull)))
+
+
+def remapped() -> None:
+    """What torch.compile makes of collectives it knows by identity: graphs of a compiled step."""
+    from torch.distributed._functional_collectives import traceable_collective_remaps
+
+    dist.init_process_group("gloo")
+    names = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single")
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        dist.all_reduce(y)
+        return y + 1
+
+    explained = torch._dynamo.explain(step)(torch.ones(4))
+    say(
+        known=[getattr(dist, name) in traceable_collective_remaps for name in names],
+        graphs=explained.graph_count,
+        breaks=explained.graph_break_count,
+        pickled=pickle.loads(pickle.dumps(dist.all_reduce)) is dist.all_reduce,
+        signature=str(inspect.signature(dist.all_reduce)),
+    )
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     globals()[sys.argv[1]]()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
-from collectors.hook.groups import NEVER, GroupTable, backend_kinds
+import pytest
+
+from collectors.hook.groups import NEVER, Group, GroupTable, backend_kinds, operations
 from collectors.hook.recorder import Recorder, Status
+from collectors.hook.watch import Operations, Watch
 
 
 class Handle:
@@ -159,3 +163,37 @@ def test_kinds_of_a_backend() -> None:
     assert backend_kinds("gloo") == ["gloo"]
     assert backend_kinds("cpu:gloo,cuda:gloo") == ["gloo"]
     assert backend_kinds("") == []
+
+
+# --- counts of groups ------------------------------------------------------------------------------------
+
+
+KEPT: list[Handle] = []
+
+
+def counting(made: int, backend: str = "gloo", name: str = "7", is_default: bool = False) -> Group:
+    KEPT.append(Handle("", made))
+    gloo = "gloo" in backend
+    return Group(0, name, "", backend, [0, 1], weakref.ref(KEPT[-1]), is_default, is_gloo=gloo, blocks=gloo)
+
+
+def test_sends_and_receives_are_among_the_calls_that_gloo_counts() -> None:
+    watch = Watch()
+    watch.calls, watch.p2p_count = {"": 3, "0": 1, "7": 2}, {"7": 4}
+    found = operations([counting(4, name="0", is_default=True), counting(6)], watch, is_timed=True)
+    assert found == Operations(10, 10)
+
+
+@pytest.mark.parametrize(
+    ("groups", "is_timed"),
+    [
+        ([counting(5, "nccl")], True),
+        ([counting(5), counting(5, "nccl")], True),
+        ([counting(NEVER)], True),
+        ([counting(5)], False),
+    ],
+)
+def test_waiting_cannot_be_told_where_a_backend_does_not_block_or_count(
+    groups: list[Group], is_timed: bool
+) -> None:
+    assert operations(groups, Watch(), is_timed).seen is None

@@ -7,7 +7,7 @@ from typing import Any
 
 from collectors.hook.phases import LONG_NS, Phases
 from collectors.hook.steps import StepCounter
-from collectors.hook.watch import Watch, now_ns
+from collectors.hook.watch import Operations, Watch, now_ns
 
 
 class Optimizer:
@@ -16,7 +16,7 @@ class Optimizer:
 
 def make(steps: int) -> tuple[Watch, Phases]:
     watch = Watch()
-    counter = StepCounter(watch, lambda: watch.backwards)
+    counter = StepCounter(watch, lambda: Operations(watch.backwards, None))
     optimizer = Optimizer()
     for _ in range(steps):
         watch.backwards += 1

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collectors.hook.steps import StepCounter
-from collectors.hook.watch import Watch
+from collectors.hook.steps import COLUMNS, StepCounter
+from collectors.hook.watch import Operations, Watch
 
 
 class Optimizer:
@@ -16,7 +16,8 @@ class Loop:
     def __init__(self) -> None:
         self.watch = Watch()
         self.collectives = 0
-        self.counter = StepCounter(self.watch, lambda: self.collectives)
+        self.seen: int | None = None
+        self.counter = StepCounter(self.watch, lambda: Operations(self.collectives, self.seen))
 
     def work(self, collectives: int = 4, backwards: int = 1) -> None:
         self.collectives += collectives
@@ -142,3 +143,40 @@ def test_rows_nobody_fetches_are_bounded() -> None:
         loop.step(optimizer)
     columns = loop.counter.take()
     assert columns is not None and len(columns["step"]) == 1_000 and columns["step"][-1] == 1_500
+
+
+def waits_of(loop: Loop) -> list[float | None]:
+    columns = loop.counter.take()
+    assert columns is not None and set(columns) == set(COLUMNS)
+    return columns["wait_s"]
+
+
+def test_a_step_tells_how_long_it_waited() -> None:
+    loop, optimizer = Loop(), Optimizer()
+    loop.seen = 0
+    for _ in range(3):
+        loop.seen += 4
+        loop.watch.waiting.total_ns += 250_000_000
+        loop.step(optimizer)
+    assert waits_of(loop) == [0.25, 0.25]
+
+
+def test_calls_that_cpp_waited_for_count_as_seen() -> None:
+    loop, optimizer = Loop(), Optimizer()
+    loop.seen = 0
+    for _ in range(2):
+        loop.watch.covered += 4
+        loop.step(optimizer)
+    assert waits_of(loop) == [0.0]
+
+
+def test_waiting_is_unknown_where_a_call_was_not_seen_or_nobody_can_look() -> None:
+    loop, optimizer = Loop(), Optimizer()
+    loop.seen = 0
+    for seen in (4, 3, 4):
+        loop.seen += seen
+        loop.step(optimizer)
+    assert waits_of(loop) == [None, 0.0]
+    loop.seen = None
+    loop.step(optimizer)
+    assert waits_of(loop) == [None]
