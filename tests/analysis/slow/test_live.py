@@ -25,7 +25,8 @@ def steps(count: int = 90) -> Batch:
     work = 2.0 * np.exp(residual(count))
     work[:, 8:] *= 1.1
     quiet = 0.01 * np.random.default_rng(3).normal(1.0, 0.02, work.shape)
-    return Batch(np.arange(1, count + 1), work, quiet, np.zeros_like(work), np.zeros_like(work), np.full(count, 3.0))
+    never = np.zeros_like(work)
+    return Batch(np.arange(1, count + 1), work, quiet, never.copy(), never, np.full(count, 3.0))
 
 
 def cut(batch: Batch, first: int, end: int) -> Batch:
