@@ -138,9 +138,8 @@ def _with_slow(observation: Observation, findings: list[Finding]) -> list[Findin
     log = observation.call_log
     assert log is not None
     if log.is_inspected:
-        return [*findings, *inspector_told.told(judge.findings(log, observation.facts), log)] or [
-            judge.nothing(log)
-        ]
+        slow = [] if log.is_blind else judge.findings(log, observation.facts)
+        return [*findings, *inspector_told.told(slow, log)] or [judge.nothing(log)]
     step = tail.stuck_step(log.calls)
     placed = [replace(one, onset_step=step, node=_node(log, one)) for one in findings]
     return [*placed, *judge.findings(log, observation.facts)] or [judge.nothing(log)]

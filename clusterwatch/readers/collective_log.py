@@ -269,5 +269,10 @@ def layout_of(places: list[Place], calls: Calls) -> tuple[Layout, list[InputProb
         nic[place.rank], leaf[place.rank], hosts[place.rank] = place.nic, place.leaf, place.host
     is_declared = bool((column["stage"] >= 0).all() and (column["replica"] >= 0).all())
     return Layout(
-        **column, nic=tuple(nic), leaf=tuple(leaf), hosts=tuple(hosts), is_declared=is_declared
+        **column,
+        nic=tuple(nic),
+        leaf=tuple(leaf),
+        hosts=tuple(hosts),
+        is_declared=is_declared,
+        parts_told=True,
     ), problems

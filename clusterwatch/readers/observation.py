@@ -15,7 +15,7 @@ from clusterwatch.analysis.model import Finding, InputProblem, RankFacts, RankSt
 from clusterwatch.analysis.slow.log import call_log, hang_traces
 from clusterwatch.analysis.stacks import RECORDER
 from clusterwatch.analysis.tables import Window
-from clusterwatch.readers import collective_log, folder, job_logs, topology
+from clusterwatch.readers import collective_log, folder, inspected, inspector_log, job_logs, topology
 from clusterwatch.readers.archives import label, survey
 from clusterwatch.readers.names import PARTS
 from clusterwatch.readers.runs import Job
@@ -54,8 +54,12 @@ def observe(
         looked = survey(path)
         if (log := collective_log.found_in(looked)) is not None:
             return _of_calls(log, topology_file)
-        found = folder.read(path, show, found=looked)
-        told = job_logs.read(path, show, found=looked)
+        inspector = inspector_log.names_in(looked)
+        rest = inspector_log.without(looked, inspector)
+        found = folder.read(path, show, found=rest)
+        told = job_logs.read(path, show, found=rest)
+        if inspector and not found.windows and not found.unranked:
+            return inspected.observed(looked, inspector, told, topology_file, world_size, show)
     except collective_log.CollectiveLogError as error:
         raise FormatError(label(str(error))) from error
     except topology.FormatError as error:
@@ -68,7 +72,7 @@ def observe(
         raise NoInputError(f"{label(str(path))} cannot be read: {error.strerror}") from error
     found, apart = _worst_first(found)
     told = replace(told, logs=tuple(_logs_of(found, told.logs)))
-    problems = (*_problems(found, told), *apart, *_of_earlier(found))
+    problems = (*_problems(found, told), *apart, *_of_earlier(found), *inspected.unused(inspector))
     world_size, less = _size_told(world_size, found)
     problems += less
     if found.unranked:

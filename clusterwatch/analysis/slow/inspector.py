@@ -31,9 +31,22 @@ SMALL_BYTES: Final = 64
 RARE_RATIO: Final = 0.9
 """A small collective that fewer steps have than this ends something rare, as a barrier does."""
 ID_SHOWN: Final = 10
+SMALLEST_BYTES: Final = 8_192
+"""NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES, where nobody sets it (NCCL 2.30)."""
+LOSSY_RATIO: Final = 1e-4
+"""Of the calls; with more lines lost, single long gaps mean nothing."""
+SENDS_UNSEEN: Final = (
+    "they were written by the plugin of NCCL 2.28 or 2.29, which logs no send and no receive: in a job with "
+    "pipeline stages waiting in these looks like work, so nobody's work is judged; NCCL 2.30 logs them"
+)
 HANGS_UNSEEN: Final = (
     "these logs hold finished calls only: a hang cannot be seen in them, and what finished after the last "
     "dump is not there; for a job that stands still give flight-recorder dumps"
+)
+
+SMALL_UNSEEN: Final = (
+    f"calls of less than {SMALLEST_BYTES} bytes are not in these logs, so the end of each step is not "
+    "judged: NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES=0 writes them"
 )
 
 
@@ -60,13 +73,17 @@ def inspected(lines: Lines, places: Sequence[Place] = (), declared: Layout | Non
     seats = Seats.of(lines)
     if seats.is_shared.any():
         shared = int(seats.is_shared.sum())
-        problems.append(f"{shared} ids of communicators are borne by two each: their calls are not matched")
+        ids = "id of a communicator is" if shared == 1 else "ids of communicators are"
+        problems.append(f"{shared} {ids} borne by two, since ids are cut: their calls are not matched")
     peer = seats.who(lines.comm, lines.peer)
     number, is_late = inspector_numbers.sequences(lines)
     steps = inspector_steps.cut(lines, number)
     if not steps.is_found:
         problems.append("no call marks the steps: each process's calls are cut into equal parts")
     found = inspector_roles.roles(lines, seats, peer, steps)
+    is_blind = lines.is_old.any() and inspector_roles.may_have_pipeline(lines, seats, found)
+    if is_blind:
+        problems.append(SENDS_UNSEEN)
     ranks, size, is_placed = _ranks(lines, seats, found, steps, places, problems)
     calls = _calls(lines, seats, found, steps, peer, number, is_late, ranks)
     layout = declared if is_placed and declared is not None else _layout(lines, found, ranks, size)
@@ -78,8 +95,12 @@ def inspected(lines: Lines, places: Sequence[Place] = (), declared: Layout | Non
     processes = {rank: lines.processes[process] for process, rank in enumerate(ranks.tolist())}
     names = {} if is_ranked else {rank: str(one.pid) for rank, one in processes.items()}
     log = CallLog(
-        tidied(calls), replace(layout, hosts=tuple(hosts)), members, is_placed, names, True, steps.is_found
-    )
+        tidied(calls), replace(layout, hosts=tuple(hosts)), members, is_placed, names,
+        is_inspected=True, has_steps=steps.is_found, is_lossy=bool(is_late.mean() > LOSSY_RATIO),
+        is_blind=bool(is_blind),
+    )  # fmt: skip
+    if hides_small(lines):
+        problems.append(SMALL_UNSEEN)
     return Inspected(log, processes, (*problems, HANGS_UNSEEN))
 
 
@@ -132,12 +153,32 @@ def _calls(
     order = inspector_steps.occurrences(lines, steps.step, is_late)
     op, ops = _operations(lines, found, steps, order)
     group, groups = _groups(lines, seats)
+    if hides_small(lines):
+        number = _spaced(lines, steps, group, number)
     return Calls(
         rank=ranks[lines.process], group=group, op=op, sequence=number, step=steps.step, microbatch=order,
         peer=np.where(peer == UNKNOWN, UNKNOWN, ranks[np.maximum(peer, 0)]), size_bytes=lines.size_bytes,
         enqueue_ns=lines.launch_ns, start_ns=lines.start_ns, end_ns=lines.end_ns,
         state=np.full(len(lines), COMPLETED), groups=groups, ops=ops,
     )  # fmt: skip
+
+
+def hides_small(lines: Lines) -> bool:
+    """Whether calls below the plugin's usual minimum size are left out of the logs."""
+    return not lines.is_old.any() and not (lines.size_bytes < SMALLEST_BYTES).any()
+
+
+def _spaced(lines: Lines, steps: Steps, group: Ints, number: Ints) -> Ints:
+    """Numbers that jump at the end of a step, as if a line were lost there: a call of all ranks that the logs
+    hide lies there (norm of the gradients), and whoever waits in it would seem to work."""
+    way = np.where(lines.is_p2p, lines.comm_rank < lines.peer, False)
+    sends = np.array([op == "Send" for op in lines.ops], np.bool_)[lines.op]
+    key = np.stack((group, np.where(lines.is_p2p, way == sends, False), number))
+    calls, place = np.unique(key, axis=1, return_inverse=True)
+    is_end = np.zeros(calls.shape[1], np.int64)
+    np.maximum.at(is_end, place.reshape(-1), steps.is_end.astype(np.int64))
+    found: Ints = number + 2 * np.cumsum(is_end)[place.reshape(-1)]
+    return found
 
 
 def _operations(lines: Lines, found: Roles, steps: Steps, order: Ints) -> tuple[Ints, tuple[str, ...]]:
@@ -167,8 +208,8 @@ def _operations(lines: Lines, found: Roles, steps: Steps, order: Ints) -> tuple[
 
 def _rare(lines: Lines, steps: Steps, order: Ints) -> Bools:
     """Small collectives that a process makes in some steps only: what it waited for lies before them."""
-    small = np.flatnonzero((lines.size_bytes <= SMALL_BYTES) & ~lines.is_p2p & (order != UNKNOWN))
-    key = np.stack((lines.process[small], lines.comm[small], lines.op[small], order[small]))
+    small = np.flatnonzero((lines.size_bytes <= SMALL_BYTES) & ~lines.is_p2p & (order >= 0))
+    key = np.stack([one[small] for one in (lines.process, lines.comm, lines.op, lines.size_bytes, order)])
     _, place, times = np.unique(key, axis=1, return_inverse=True, return_counts=True)
     found = np.zeros(len(lines), np.bool_)
     found[small] = times[place.reshape(-1)] < RARE_RATIO * max(1, steps.count)
@@ -206,4 +247,6 @@ def _layout(lines: Lines, found: Roles, ranks: Ints, size: int) -> Layout:
         columns[name][columns[name] == UNKNOWN] = columns[name][ranks[0]]
     heard = set(ranks.tolist())
     ports = [f"port {rank}" if rank in heard else "" for rank in range(count)]
-    return Layout(**columns, nic=tuple(ports), leaf=("",) * count, is_declared=False, parts_told=False)
+    return Layout(
+        **columns, nic=tuple(ports), leaf=("",) * count, hosts=(), is_declared=False, parts_told=False
+    )  # fmt: skip

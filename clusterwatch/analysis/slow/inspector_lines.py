@@ -77,12 +77,15 @@ class Lines:
 
     @property
     def is_p2p(self) -> Bools:
-        return self.peer != UNKNOWN
+        found: Bools = self.peer != UNKNOWN
+        return found
 
 
 def tidied(lines: Lines) -> Lines:
-    """Each call once, by process and launch, which is the order of the program; rows whose times run backwards
-    are gone. Cost: O(n log n)."""
+    """Each call once, by process and launch, the order of the program; times that run backwards are gone.
+
+    Cost: O(n log n).
+    """
     kept = lines.rows((lines.start_ns <= lines.end_ns) & (lines.launch_ns <= lines.start_ns))
     stream = np.where(kept.is_p2p, UNKNOWN, kept.op)
     order = np.lexsort((kept.start_ns, kept.sn, stream, kept.comm_rank, kept.comm, kept.process))

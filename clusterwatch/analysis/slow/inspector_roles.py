@@ -54,6 +54,10 @@ def roles(lines: Lines, seats: Seats, peer: Ints, steps: Steps) -> Roles:
     level = levels(lines, peer)
     works_in = _works_in(lines, steps)
     replica = _joined(seats, works_in, len(lines.processes))
+    if not lines.is_p2p.any():  # of NCCL 2.28 and 2.29, or without a pipeline: what shares data is a stage
+        in_stage = works_in.copy()
+        in_stage[steps.mark[steps.mark != UNKNOWN]] = True
+        level = _joined(seats, in_stage, len(lines.processes))
     return Roles(level, _stages(lines, level), replica, works_in)
 
 
@@ -80,6 +84,13 @@ def levels(lines: Lines, peer: Ints) -> Ints:
             if not waiting[high]:
                 ready.append(high)
     return level
+
+
+def may_have_pipeline(lines: Lines, seats: Seats, found: Roles) -> bool:
+    """Whether processes may send to each other unseen: what shares tensors or data is surely no pipeline."""
+    if lines.is_p2p.any():
+        return False
+    return len(np.unique(found.level)) > 1 or world_ranks(lines, seats) is None
 
 
 def _works_in(lines: Lines, steps: Steps) -> Bools:

@@ -35,9 +35,11 @@ CELLS_MAX: Final = 50_000_000
 @dataclass(frozen=True, slots=True)
 class Steps:
     """``step``: by row. ``is_found``: False where they are equal parts only. ``mark``: the communicator
-    of the mark by process, ``UNKNOWN`` where it has none. ``count``: marks of a process, the median."""
+    of the mark by process, ``UNKNOWN`` where it has none. ``count``: marks of a process, the median.
+    ``is_end``: by row behind the mark of its step, or first in a step where nothing follows marks."""
 
     step: Ints
+    is_end: Bools
     is_found: bool
     mark: Ints
     count: int
@@ -73,29 +75,26 @@ def cut(lines: Lines, number: Ints) -> Steps:
     if not known.any():
         return _equal_parts(lines, calls)
     of_mark = np.where(known, kinds.comm[np.maximum(marks, 0)], UNKNOWN)
-    inner = _inner(lines, kinds, marks, of_mark)
-    has_inner = np.bincount(lines.process, inner, process_count) > 0
+    is_send = np.array([op == "Send" for op in lines.ops], np.bool_)[lines.op]
+    begins = _inner(lines, kinds, marks, of_mark) & ~is_send  # sends run beside the work
+    has_inner = np.bincount(lines.process, begins, process_count) > 0
     short = calls[known] < CALLS_MIN * kinds.count[marks[known]]
     if (short & has_inner[known]).mean() > 0.5:
         return _equal_parts(lines, calls)
-    step = np.zeros(len(lines), np.int64)
-    ends = np.cumsum(calls)
-    is_send = np.array([op == "Send" for op in lines.ops], np.bool_)[lines.op]  # they run beside the work
-    of_step = _mark_numbers(kinds, marks, number)
+    step, is_end = np.zeros(len(lines), np.int64), np.zeros(len(lines), np.bool_)
+    of_step, ends = _mark_numbers(kinds, marks, number), np.cumsum(calls)
     for process in np.flatnonzero(calls).tolist():
         rows = np.arange(ends[process] - calls[process], ends[process])
         if not known[process]:
             step[rows] = np.arange(len(rows)) * count // len(rows)
             continue
-        is_mark = kinds.of_row[rows] == marks[process]
-        begins = (
-            inner[rows] & ~is_send[rows]
-            if has_inner[process]
-            else _widest(lines.rows(rows), kinds, rows, marks[process])
-        )
-        step[rows] = _numbered(is_mark, begins, of_step[rows])
+        is_mark, first = kinds.of_row[rows] == marks[process], begins[rows]
+        if not has_inner[process]:
+            first = _widest(lines.rows(rows), kinds, rows, int(marks[process]))
+        step[rows] = _numbered(is_mark, first, of_step[rows])
+        is_end[rows] = _ends(is_mark, step[rows], is_send[rows])
     wide = -(-int(step.max(initial=0) + 1) * process_count // CELLS_MAX)
-    return Steps(step // max(1, wide), True, of_mark, count)
+    return Steps(step // max(1, wide), is_end, True, of_mark, count)
 
 
 def _marks(kinds: _Kinds, process_count: int) -> tuple[Ints, int]:
@@ -162,22 +161,37 @@ def _numbered(is_mark: Bools, begins: Bools, number: Ints) -> Ints:
     return found
 
 
+def _ends(is_mark: Bools, step: Ints, is_send: Bools) -> Bools:
+    """Rows of a process behind the mark of their step; the first of each step where there are none."""
+    last = np.maximum.accumulate(np.where(is_mark, np.arange(len(step)), UNKNOWN))
+    found: Bools = (last != UNKNOWN) & (step[last] == step) & ~is_mark & ~is_send
+    if found.any():
+        return found
+    rows = np.flatnonzero(~is_send)
+    _, first = np.unique(step[rows], return_index=True)
+    found[rows[first]] = True
+    return found
+
+
 def _equal_parts(lines: Lines, calls: Ints) -> Steps:
     """Every process's calls in as many parts of like length."""
     nowhere = np.full(len(calls), UNKNOWN)
     some = calls[calls > 0]
     if not len(some):
-        return Steps(np.zeros(0, np.int64), False, nowhere, 0)
+        return Steps(np.zeros(0, np.int64), np.zeros(0, np.bool_), False, nowhere, 0)
     most = min(WINDOWS_MAX, max(1, CELLS_MAX // len(calls)))
     parts = int(np.clip(np.median(some) // WINDOW_CALLS, 1, most))
     first = (np.cumsum(calls) - calls)[lines.process]
     step = (np.arange(len(lines)) - first) * parts // np.maximum(1, calls[lines.process])
-    return Steps(step, False, nowhere, parts)
+    return Steps(step, np.zeros(len(step), np.bool_), False, nowhere, parts)
 
 
 def occurrences(lines: Lines, step: Ints, is_late: Bools) -> Ints:
-    """How many calls of its sort the process made in the step before each; ``UNKNOWN`` in steps with lost
-    lines, where nobody knows."""
+    """How many calls of its sort the process made in the step before each.
+
+    In steps with lost lines nobody knows: negative, another number in each, so that they are like no other
+    step; ``UNKNOWN`` in all where most steps lack lines.
+    """
     keys = (lines.size_bytes, lines.peer, lines.op, lines.comm, step, lines.process)
     order = np.lexsort((lines.launch_ns, *keys))
     begins = np.zeros(len(order), np.bool_)
@@ -190,4 +204,7 @@ def occurrences(lines: Lines, step: Ints, is_late: Bools) -> Ints:
     wide = int(step.max(initial=0)) + 1
     cell = lines.process * wide + step
     lossy = np.unique(cell[is_late])
-    return np.where(np.isin(cell, lossy), UNKNOWN, found)
+    place = np.minimum(np.searchsorted(lossy, cell), max(0, len(lossy) - 1))
+    is_lossy = lossy[place] == cell if len(lossy) else np.zeros(len(cell), np.bool_)
+    most = 2 * len(lossy) > len(np.unique(cell))
+    return np.where(is_lossy, UNKNOWN if most else UNKNOWN - 1 - place, found)

@@ -27,6 +27,7 @@ _NEEDS_STEPS: Final = frozenset({"slow_gpu", "slow_host", "slow_dataloader", "sl
 
 def told(findings: Iterable[Finding], log: CallLog) -> list[Finding]:
     """The findings in the words of such logs."""
+    findings = [one for one in findings if not (log.is_lossy and one.verdict == "gc_pauses")]
     found = [_with_host(_of_unknown_cause(one) if not log.has_steps else one, log) for one in findings]
     if not log.layout.parts_told:
         found = _shared_part(found)

@@ -34,6 +34,10 @@ class CallLog:
     """made of NCCL Inspector logs: hosts have names, steps are counted from the beginning of the logs"""
     has_steps: bool = True
     """False where the steps are but equal parts of the log"""
+    is_lossy: bool = False
+    """lines are known to be lost"""
+    is_blind: bool = False
+    """calls that ranks may have waited in are not logged, so that no gap is known to be work"""
 
     @property
     def reported(self) -> int:

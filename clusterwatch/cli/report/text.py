@@ -83,7 +83,7 @@ def _finding(finding: Finding, view: Overview, style: Style) -> list[str]:
     rows = [
         (("verdict", ""), ", ".join(part for part in head if part)),
         *named,
-        (("", ""), f"and {left} more: {noun(finding.culprit_ranks)}" if left > 0 else ""),
+        (("", ""), _more(finding, left)),
         (("suspects", _YELLOW), noun(finding.suspect_ranks) if finding.suspect_ranks else ""),
         (("where", ""), words.where(finding)),
         (("since", ""), words.since(call, view) if call is not None else ""),
@@ -100,6 +100,12 @@ def _finding(finding: Finding, view: Overview, style: Style) -> list[str]:
             lines += _row("" if label == before else label, text, style, code)
             before = label
     return lines
+
+
+def _more(finding: Finding, left: int) -> str:
+    """Culprits that have no line of their own."""
+    ranks = f": {noun(finding.culprit_ranks)}" if finding.culprit_ranks else ""
+    return f"and {left} more{ranks}" if left > 0 else ""
 
 
 def _row(label: str, text: str, style: Style, code: str = "") -> list[str]:

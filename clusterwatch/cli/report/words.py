@@ -85,7 +85,7 @@ def title(verdict: str) -> str:
 
 
 def place(culprit: Culprit) -> str:
-    """``rank 5 (host-c, GPU 1, pid 4711)``, as far as known."""
+    """``rank 5 (host-c, GPU 1, pid 4711)``, as far as known; ``process 4711 on host-c`` without a rank."""
     parts = [
         culprit.host,
         None if culprit.gpu is None else f"GPU {culprit.gpu}",
@@ -94,6 +94,8 @@ def place(culprit: Culprit) -> str:
     known = ", ".join(part for part in parts if part)
     if culprit.rank is None and culprit.host is not None and "/" in culprit.host:
         return f"the process of {known}"  # a file stands for it, since nothing tells its rank
+    if culprit.rank is None and culprit.pid is not None:
+        return f"process {culprit.pid} on {culprit.host or 'an unknown host'}"
     who = "host" if culprit.rank is None else f"rank {culprit.rank}"
     return f"{who} ({known})" if known else who
 
