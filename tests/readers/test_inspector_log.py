@@ -32,7 +32,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def names_the_process(found: Verdict) -> bool:
-    return found["verdict"] == "slow_gpu" and found["culprits"] == [SLOW]
+    return bool(found["verdict"] == "slow_gpu" and found["culprits"] == [SLOW])
 
 
 def reasons(found: Verdict) -> str:
