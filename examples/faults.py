@@ -13,11 +13,17 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-IN_RANK = ("dataloader", "spin", "sigstop", "sigkill", "op_mismatch", "wrong_size", "extra_call", "raise")
+LASTING = ("slow", "slow_loader")
+"""Faults that slow the rank down from their step on; the job goes on."""
+IN_RANK = (
+    "dataloader", "spin", "sigstop", "sigkill", "op_mismatch", "wrong_size", "extra_call", "raise", *LASTING,
+)  # fmt: skip
 """Faults that the rank itself makes."""
 ON_HOST = ("agent_kill", "host_freeze", "host_netns")
 """Faults that happen to the host a rank runs on; ``run`` makes them."""
 KINDS = IN_RANK + ON_HOST
+LATER_S = 0.3
+"""How much longer a step's work, or its data, takes by a lasting fault."""
 
 
 @dataclass
@@ -38,8 +44,14 @@ class Fault:
         print(f"FAULT {time.time_ns()} kind={self.kind} step={self.step}", flush=True)
         return True
 
+    def lasts(self, kind: str) -> bool:
+        """True in every step from the fault's own on."""
+        return self.is_due(kind) or (self.done and self.kind == kind)
+
     def before_step(self) -> None:
         """Faults in the loop's own code."""
+        if self.lasts("slow"):
+            time.sleep(LATER_S)
         if self.is_due("spin"):
             preprocess_forever()
         if self.is_due("raise"):
@@ -53,6 +65,8 @@ class Fault:
         """A read that never comes back."""
         if self.is_due("dataloader"):
             read_from_dead_mount()
+        if self.lasts("slow_loader"):
+            time.sleep(LATER_S)
 
     def all_reduce(self, values: torch.Tensor, group: dist.ProcessGroup) -> None:
         """Sums ``values`` over ``group`` in place, or does the wrong thing instead."""
