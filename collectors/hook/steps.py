@@ -157,6 +157,7 @@ class StepCounter:
         self.step += count
         self._last = mark
         if last is not None:  # nobody saw the first step begin
+            self._watch.has_unseen = _unseen(last, mark)
             self._ended.append((self.step, time.time_ns(), count, last, mark))
 
 
@@ -176,9 +177,13 @@ def _row(step: int, end_ns: int, count: int, last: _Mark, mark: _Mark) -> Row:
 
 def _wait_s(last: _Mark, mark: _Mark, count: int) -> float | None:
     """None where a call was made whose waiting nobody timed: a part of it would name the wrong rank."""
-    if last.seen is None or mark.seen is None or mark.sequence - last.sequence > mark.seen - last.seen:
-        return None
-    return (mark.waiting_ns - last.waiting_ns) / 1e9 / count
+    return None if _unseen(last, mark) else (mark.waiting_ns - last.waiting_ns) / 1e9 / count
+
+
+def _unseen(last: _Mark, mark: _Mark) -> bool:
+    if last.seen is None or mark.seen is None:
+        return True
+    return mark.sequence - last.sequence > mark.seen - last.seen
 
 
 def _idle(last: _Mark, mark: _Mark) -> bool:

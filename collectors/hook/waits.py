@@ -15,12 +15,12 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-import time
 import weakref
 from collections.abc import Callable, Iterable
+from time import perf_counter_ns
 from typing import Any
 
-from .watch import Operations, Watch, now_ns
+from .watch import Operations, Watch
 
 COLLECTIVES = (
     "all_reduce", "all_reduce_coalesced", "broadcast", "reduce", "all_gather", "all_gather_single",
@@ -34,7 +34,7 @@ UNCOUNTED = ("monitored_barrier",)
 UNWAITED_MAX = 4_096
 """Calls whose work nobody has waited for; of more than these the waiting stays unknown."""
 LOOKED_AT = 64
-"""So many first passes, and one of so many later ones, are looked at for calls of C++."""
+"""Where steps hold calls that nobody saw, so many passes and then one of so many are looked at for them."""
 TRIALS = 64
 
 
@@ -65,44 +65,39 @@ def wrap_native(distributed: Any, watch: Watch) -> None:
 def _counted(original: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
     """A blocking call is seen at once, another one when somebody waits for its work."""
     place = _place_of_group(original)
-    span = watch.waiting
+    span, loader, checkpoint, calls = watch.waiting, watch.loader, watch.checkpoint, watch.calls
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         if watch.in_collective or not watch.is_training_thread():
             return original(*args, **kwargs)  # one collective that is made of another counts once
         watch.wait_calls += 1
-        since_ns = now_ns()
         watch.in_collective = True
-        if watch.is_timed():
-            span.enter(since_ns)
+        if not (loader.depth or checkpoint.depth):
+            span.enter(perf_counter_ns())
         try:
             work = original(*args, **kwargs)
         finally:
             watch.in_collective = False
             if span.depth:
-                span.leave(now_ns())
+                span.leave(perf_counter_ns())
         group = args[place] if len(args) > place else kwargs.get("group")
-        if work is None:
-            _see(watch, _name(group))
-        else:
-            _see_when_waited(watch, work, _name(group))
+        name = "" if group is None else _name(group)
+        if work is not None:
+            _see_when_waited(watch, work, name)
+        elif name is not None:
+            calls[name] = calls.get(name, 0) + 1
         return work
 
     return call
 
 
 def _name(group: Any) -> str | None:
-    """Name of a group, empty for the default one; None for no group of this process."""
+    """Name of a group; None for no group of this process."""
     try:
-        return "" if group is None else str(group.group_name)
+        return str(group.group_name)
     except Exception:  # noqa: BLE001 - torch raises its own types; the call stays uncounted
         return None
-
-
-def _see(watch: Watch, name: str | None) -> None:
-    if name is not None:
-        watch.calls[name] = watch.calls.get(name, 0) + 1
 
 
 def _see_when_waited(watch: Watch, work: Any, name: str | None) -> None:
@@ -132,13 +127,13 @@ def _covered(original: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
         before = watch.operations()
         watch.in_collective = True
         if watch.is_timed():
-            watch.waiting.enter(now_ns())
+            watch.waiting.enter(perf_counter_ns())
         try:
             return original(*args, **kwargs)
         finally:
             watch.in_collective = False
             if watch.waiting.depth:
-                watch.waiting.leave(now_ns())
+                watch.waiting.leave(perf_counter_ns())
             watch.covered += unseen(before, watch.operations()) or 0
 
     return call
@@ -162,14 +157,14 @@ def _timed_wait(original: Callable[..., Any], watch: Watch) -> Callable[..., Any
         watch.wait_calls += 1
         waited = watch.unwaited.pop(id(self), None)
         if waited is not None:
-            _see(watch, waited[0])
+            watch.calls[waited[0]] = watch.calls.get(waited[0], 0) + 1
         if not watch.is_timed():
             return original(self, *args, **kwargs)
-        span.enter(now_ns())
+        span.enter(perf_counter_ns())
         try:
             return original(self, *args, **kwargs)
         finally:
-            span.leave(now_ns())
+            span.leave(perf_counter_ns())
 
     return wait
 
@@ -187,10 +182,10 @@ def _own_cost_ns() -> int:
     for function in (call, nothing):
         best = 1 << 62
         for _ in range(3):
-            began_ns = time.perf_counter_ns()
+            began_ns = perf_counter_ns()
             for _ in range(TRIALS):
                 function(None, group=None)
-            best = min(best, time.perf_counter_ns() - began_ns)
+            best = min(best, perf_counter_ns() - began_ns)
         costs.append(best)
     return max(0, costs[0] - costs[1]) // TRIALS
 
@@ -216,28 +211,30 @@ class Backward:
         watch = self._watch
         if watch.operations is None or self._runs or not self._is_looked_at():
             return original(*args, **kwargs)
-        began_ns = now_ns()
+        began_ns = perf_counter_ns()
         before, handle = watch.operations(), None
         if before.seen is None:
             return original(*args, **kwargs)
         self._computed_ns, self._runs = 0, True
         if self._holds_native:
             handle = self._call_before_native(args, kwargs)
-        watch.wrapper_ns += now_ns() - began_ns
+        watch.wrapper_ns += perf_counter_ns() - began_ns
         try:
             result = original(*args, **kwargs)
         finally:
-            ended_ns = now_ns()
+            ended_ns = perf_counter_ns()
             self._runs = False
             if handle is not None:
                 handle.remove()
         self._take(unseen(before, watch.operations()) or 0, ended_ns)
-        watch.wrapper_ns += now_ns() - ended_ns
+        watch.wrapper_ns += perf_counter_ns() - ended_ns
         return result
 
     def _is_looked_at(self) -> bool:
+        if self._holds_native or not self._watch.has_unseen:
+            return self._holds_native
         self._passes += 1
-        return self._holds_native or self._passes <= LOOKED_AT or self._passes % LOOKED_AT == 0
+        return self._passes <= LOOKED_AT or self._passes % LOOKED_AT == 0
 
     def _take(self, count: int, ended_ns: int) -> None:
         if count <= 0:
@@ -266,7 +263,7 @@ class Backward:
             self._computed_ns = 0
 
     def _at_end(self) -> None:
-        self._computed_ns = now_ns()
+        self._computed_ns = perf_counter_ns()
 
 
 def _first(roots: Any) -> Any:

@@ -70,6 +70,8 @@ class Watch:
         """id of a work -> group name and weak reference: to be counted when somebody waits for it"""
         self.covered = 0
         """calls of C++ whose waiting is timed all the same"""
+        self.has_unseen = True
+        """the last step held calls whose waiting nobody timed, or there was none yet"""
         self.operations: Callable[[], Operations] | None = None
         """set where waiting can be told"""
         self.wait_calls = self.wait_call_ns = 0
@@ -103,7 +105,7 @@ class Watch:
         self.calls.clear()
         self.unwaited.clear()
         self.batches = self.backwards = self.wrapper_ns = self.covered = self.wait_calls = 0
-        self.steps_by_batch = True
+        self.steps_by_batch = self.has_unseen = True
         self.active = True
 
     def is_timed(self) -> bool:

@@ -176,7 +176,7 @@ def test_waiting_is_unknown_where_a_call_was_not_seen_or_nobody_can_look() -> No
     for seen in (4, 3, 4):
         loop.seen += seen
         loop.step(optimizer)
-    assert waits_of(loop) == [None, 0.0]
+    assert waits_of(loop) == [None, 0.0] and not loop.watch.has_unseen
     loop.seen = None
     loop.step(optimizer)
-    assert waits_of(loop) == [None]
+    assert waits_of(loop) == [None] and loop.watch.has_unseen

@@ -86,13 +86,13 @@ class Distributed:
 class Setting:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock = Clock()
-        monkeypatch.setattr(waits, "now_ns", lambda: self.clock.now_ns)
         self.watch = Watch()
         self.watch.active = True
         self.dist = Distributed(self.clock)
         self.plain = {name: getattr(self.dist, name) for name in ("all_reduce", "barrier")}
         self.watch.operations = lambda: Operations(self.dist.made[0], sum(self.watch.calls.values()))
         waits.wrap_calls(self.dist, self.watch)
+        monkeypatch.setattr(waits, "perf_counter_ns", lambda: self.clock.now_ns)
 
     @property
     def waited_s(self) -> float:
@@ -303,22 +303,25 @@ def test_a_pass_without_collectives_waits_for_nobody(given_dist: Setting) -> Non
     assert given_dist.waited_s == 0.0 and given_dist.watch.covered == 0
 
 
-def test_passes_are_looked_at_now_and_then_until_one_holds_calls_of_cpp(given_dist: Setting) -> None:
-    passes = Pass(given_dist)
-    looks: list[int] = []
-    counted = given_dist.watch.operations
+def test_passes_are_looked_at_only_where_steps_hold_calls_that_nobody_saw(given_dist: Setting) -> None:
+    passes, counted, looks = Pass(given_dist), given_dist.watch.operations, 0
     assert counted is not None
 
     def look() -> Operations:
-        looks.append(1)
+        nonlocal looks
+        looks += 1
         return counted()
 
     given_dist.watch.operations = look
     passes.native = 0
     for _ in range(4 * waits.LOOKED_AT):
         passes.run()
-    assert len(looks) == 2 * (waits.LOOKED_AT + 3)
-    passes.native = 2
+    assert looks == 2 * (waits.LOOKED_AT + 3), "of steps that stay unknown now and then"
+    given_dist.watch.has_unseen = False
+    for _ in range(2 * waits.LOOKED_AT):
+        passes.run()
+    assert looks == 2 * (waits.LOOKED_AT + 3), "of steps without such calls never"
+    given_dist.watch.has_unseen, passes.native = True, 2
     for _ in range(waits.LOOKED_AT + 10):
         passes.run()
     assert given_dist.waited_s == 20.0 and given_dist.unseen == 2 * waits.LOOKED_AT
