@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Final
 
 from clusterwatch.web.numbers import MINUS, THIN, grouped, size
@@ -56,10 +57,14 @@ FLAGS: Final = frozenset(
         "clock_synchronised_count",
         "kernel_log_readable_count",
         "nvml_readable_count",
+        "nccl_inspector_readable_count",
+        "latency_monitor_count",
         "dcgm_readable_count",
     ]
 )
 """Counts that are 1 for yes and 0 for no."""
+_STAMP_MAX_S: Final = 253_402_300_799
+"""The end of the year 9999."""
 _J_PER_KWH: Final = 3.6e6
 _SECONDS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "\N{MICRO SIGN}s"), (1e-9, "ns"))
 _LEAST_PERCENT: Final = 1e-4
@@ -85,6 +90,8 @@ def shown(value: float | int, unit: str | None, metric: str = "") -> str:
         return f"{size(int(value))}/s"
     if unit == "ratio":
         return _ratio(value)
+    if metric.endswith("stamp_s"):
+        return f"{datetime.fromtimestamp(min(max(value, 0), _STAMP_MAX_S), UTC):%Y-%m-%d %H:%M:%S} UTC"
     if unit == "s":
         return _seconds(value)
     word, digits = _PLAIN.get(unit or "", ("", 3))

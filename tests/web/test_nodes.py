@@ -217,3 +217,8 @@ def test_a_stranger_is_sent_to_the_door_and_a_wrong_name_is_not_found(
 )  # fmt: skip
 def test_numbers_are_short_and_true(value: float, unit: str | None, text: str) -> None:
     assert node_values.shown(value, unit).replace("\u202f", " ") == text
+
+
+def test_a_stamp_is_a_time_and_no_duration() -> None:
+    assert node_values.shown(1_764_720_000.5, "s", "latency_stamp_s") == "2025-12-03 00:00:00 UTC"
+    assert node_values.shown(1e300, "s", "latency_stamp_s").startswith("9999")
