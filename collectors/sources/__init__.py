@@ -21,6 +21,7 @@ REGISTRY: Final[dict[str, str]] = {
     "expected": "collectors.sources.expected:ExpectedSource",
     "fabric_manager": "collectors.sources.fabric_manager:FabricManagerSource",
     "fuse_daemons": "collectors.sources.fuse_daemons:FuseDaemonsSource",
+    "gpu_amd": "collectors.sources.gpu_amd:GpuAmdSource",
     "gpu_dcgm": "collectors.sources.gpu_dcgm:GpuDcgmSource",
     "gpu_nvml": "collectors.sources.gpu_nvml:GpuNvmlSource",
     "host": "collectors.sources.host:HostSource",

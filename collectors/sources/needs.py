@@ -13,6 +13,7 @@ NEEDS: Final[dict[str, str]] = {
     "expected": "an inventory in /etc/clusterwatch/agent.toml",
     "fabric_manager": "/var/log/fabricmanager.log (nodes with NVSwitches), and root to read it",
     "fuse_daemons": "FUSE mounts; root, to see which process serves which",
+    "gpu_amd": "AMD's driver (amdgpu), and amd-smi of ROCm 6 or later in PATH or in /opt/rocm/bin",
     "gpu_dcgm": "CLUSTERWATCH_DCGM_URL, the address of this machine's dcgm-exporter",
     "gpu_nvml": "the NVIDIA driver and its library NVML",
     "host": "/proc",

@@ -105,7 +105,7 @@ def test_the_node_is_read_by_more_than_host(node: Path) -> None:
     silent = {name for name, reading in readings.items() if not reading.samples and not reading.events}
     # No file of this node is theirs.
     never = {
-        "edac", "fabric_manager", "job_logs", "kubernetes_pods", "lustre", "mount_probe", "nccl_inspector",
-        "nfs_servers", "optics", "weka",
+        "edac", "fabric_manager", "gpu_amd", "job_logs", "kubernetes_pods", "lustre", "mount_probe",
+        "nccl_inspector", "nfs_servers", "optics", "weka",
     }  # fmt: skip
     assert silent <= {"expected", "kernel_log", "nvlink", "scheduler_env", "slurm", "ib_fabric"} | never
