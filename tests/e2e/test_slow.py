@@ -20,18 +20,18 @@ NAMED_WITHIN_S = 120.0
 EXPECTED = {"slow": {"slow_gpu", "slow_host"}, "slow_loader": {"slow_dataloader"}}
 
 
-@pytest.mark.parametrize("kind", EXPECTED)
+@pytest.mark.parametrize("kind", ["slow", pytest.param("slow_loader", marks=pytest.mark.long)])
 def test_names_the_slow_rank_while_the_job_goes_on(
     kind: str, product: Product, tmp_path: Path, figures: Figures
 ) -> None:
-    plan = Plan(state_dir=product.folder, fault=kind, fault_rank=RANK, fault_step=60, folder=tmp_path)
+    plan = Plan(state_dir=product.folder, fault=kind, fault_rank=RANK, fault_step=45, folder=tmp_path)
 
     def named(diagnosis: dict[str, Any]) -> bool:
         return diagnosis["verdict"] in EXPECTED[kind] and diagnosis["culprit_ranks"] == [RANK]
 
     with Example(plan) as example:
         job_id = job_id_of(product, example)
-        example.wait_for_step(40)
+        example.wait_for_step(35)
         assert product.incidents(job_id) == []
         outcome = follow(product, example, job_id, named, NAMED_WITHIN_S)
         figures.append(outcome.line(kind))
