@@ -254,6 +254,9 @@ class Finding:
     """of something slow: what a step, or a checkpoint, loses by it at most"""
     lost_ratio: float | None = None
     """the same as a share of the job's time, 0 to 1"""
+    bad_steps: int = 0
+    """of something slow: steps beyond the bound, of ``seen_steps`` since its onset; 0: not counted"""
+    seen_steps: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -289,6 +292,8 @@ class Finding:
             "missing_ranks": list(self.missing_ranks),
             "lost_s": None if self.lost_s is None else round(self.lost_s, 6),
             "lost_ratio": None if self.lost_ratio is None else round(self.lost_ratio, 4),
+            "bad_steps": self.bad_steps,
+            "seen_steps": self.seen_steps,
         }
 
 

@@ -117,6 +117,18 @@ def test_progress_of_the_job_does_not_close_it(trainer: Trainer) -> None:
     assert only().state == "open"
 
 
+def test_bursts_that_come_and_go_are_suspected_and_page_nobody(trainer: Trainer) -> None:
+    for _ in range(6):
+        trainer.train(4, work={5: 0.8})
+        trainer.train(6)
+        trainer.look()
+    assert Incident.objects.exists() and {one.state for one in Incident.objects.all()} <= {
+        "suspected",
+        "resolved",
+    }
+    assert not Incident.objects.filter(opened_at__isnull=False).exists()
+
+
 def test_what_costs_little_is_suspected_and_pages_nobody(trainer: Trainer) -> None:
     for _ in range(12):
         trainer.train(5, work={5: 0.019})

@@ -150,10 +150,10 @@ def _of_work(case: Case, culprits: tuple[int, ...], slow: list[int]) -> Finding:
         if is_host
         else "its host launches its work as early as the peers' do: the GPU is slow, not what feeds it",
     ]
-    return finding(
-        case, word, f"{what} is slow:" if len(culprits) == 1 else f"{what} are slow:", culprits, onset,
-        lost_s, excess, float(case.slow.score[slow].max()), why,
-    )  # fmt: skip
+    verb = "is" if len(culprits) == 1 else "are"
+    score = float(case.slow.score[slow].max())
+    found = finding(case, word, f"{what} {verb} slow:", culprits, onset, lost_s, excess, score, why)
+    return replace(found, bad_steps=bad, seen_steps=len(case.table.steps) - onset)
 
 
 def _late(case: Case, slow: Iterable[int], onset: int) -> float:
