@@ -39,8 +39,6 @@ COST_MIN: Final = 0.02
 """A part that costs less of a step is told as suspected and pages nobody."""
 BAD_STEPS_MIN: Final = 6
 BAD_RATIO_MIN: Final = 0.6
-BAD_RATIO_MIN_WITHOUT_GPU: Final = 0.8
-"""Processes without a GPU share their processors with others: less often bad says nothing of a part."""
 STEPS_KEPT: Final = 64
 BLAMES: Final = frozenset({"hardware", "host", "storage"})
 log = logging.getLogger(__name__)
@@ -266,15 +264,16 @@ def _coverage(cast: _Cast) -> Coverage:
 
 
 def _is_worth_a_page(found: Finding, kept: live.Kept) -> bool:
-    """It costs something, and it is there in most steps: bursts of a busy host come and go."""
+    """It costs something, and it is there in most steps: bursts of a busy host come and go.
+
+    Processes without a GPU share their processors with others: how long they work says nothing of a part.
+    """
     usual_s = float(np.nan_to_num(quantiles.median(kept.usual_s)))
-    if (found.lost_s or 0.0) < COST_MIN * usual_s:
+    if (found.lost_s or 0.0) < COST_MIN * usual_s or any(one.gpu is None for one in found.culprits):
         return False
     if not found.seen_steps:
         return True
-    on_gpus = all(culprit.gpu is not None for culprit in found.culprits)
-    ratio = BAD_RATIO_MIN if on_gpus else BAD_RATIO_MIN_WITHOUT_GPU
-    return found.bad_steps >= BAD_STEPS_MIN and found.bad_steps >= ratio * found.seen_steps
+    return found.bad_steps >= BAD_STEPS_MIN and found.bad_steps >= BAD_RATIO_MIN * found.seen_steps
 
 
 def _since_ns(found: Finding, kept: live.Kept, ends_ns: list[int]) -> int:

@@ -11,11 +11,12 @@ from clusterwatch.detect import slow, tasks
 from clusterwatch.detect.scene import is_blind
 from clusterwatch.incidents.models import Evidence, Incident
 from clusterwatch.incidents.queries import lost_gpu_hours, lost_gpus
+from clusterwatch.jobs.models import Rank
 from clusterwatch.jobs.step_notes import notes_of
 from clusterwatch.store import hot, series
 from clusterwatch.web import incident_page
 from collectors.wire.records import RankId, Steps
-from tests.detect.fake_job import SECOND, FakeJob
+from tests.detect.fake_job import SECOND, FakeJob, forget_rosters
 
 STEP_S = 2
 
@@ -29,6 +30,9 @@ class Trainer:
         self.sequence = 0
         self.random = np.random.default_rng(5)
         slow._casts_of.clear()
+        for rank, process in job.ranks.items():
+            Rank.objects.filter(pk=process.row.pk).update(gpu_index=rank % 2)
+        forget_rosters()
 
     def train(self, steps: int, silent: tuple[int, ...] = (), **excess: dict[int, float]) -> None:
         """``excess``: column -> rank -> seconds more than the others."""
@@ -127,6 +131,15 @@ def test_bursts_that_come_and_go_are_suspected_and_page_nobody(trainer: Trainer)
         "resolved",
     }
     assert not Incident.objects.filter(opened_at__isnull=False).exists()
+
+
+def test_processes_without_a_gpu_are_suspected_and_page_nobody(trainer: Trainer) -> None:
+    Rank.objects.update(gpu_index=None)
+    forget_rosters()
+    for _ in range(4):
+        trainer.train(5, work={5: 0.5})
+        trainer.look()
+    assert (only().state, only().diagnosis["culprit_ranks"]) == ("suspected", [5])
 
 
 def test_what_costs_little_is_suspected_and_pages_nobody(trainer: Trainer) -> None:

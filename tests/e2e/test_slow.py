@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from examples.run import Example, Plan
-from tests.e2e.conftest import Figures
-from tests.e2e.product import Product
-from tests.e2e.watch import follow, job_id_of
+from tests.e2e.product import Product, wait_for
+from tests.e2e.watch import job_id_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.long, pytest.mark.limit_s(300)]
 """Long: beside another stack of eight processes on two cores, others are slow as well."""
@@ -22,9 +21,7 @@ EXPECTED = {"slow": {"slow_gpu", "slow_host"}, "slow_loader": {"slow_dataloader"
 
 
 @pytest.mark.parametrize("kind", EXPECTED)
-def test_names_the_slow_rank_while_the_job_goes_on(
-    kind: str, product: Product, tmp_path: Path, figures: Figures
-) -> None:
+def test_names_the_slow_rank_while_the_job_goes_on(kind: str, product: Product, tmp_path: Path) -> None:
     plan = Plan(state_dir=product.folder, fault=kind, fault_rank=RANK, fault_step=45, folder=tmp_path)
 
     def named(diagnosis: dict[str, Any]) -> bool:
@@ -34,10 +31,13 @@ def test_names_the_slow_rank_while_the_job_goes_on(
         job_id = job_id_of(product, example)
         example.wait_for_step(35)
         assert product.incidents(job_id) == []
-        outcome = follow(product, example, job_id, named, NAMED_WITHIN_S)
-        figures.append(outcome.line(kind))
-        assert outcome.incident["severity"] == "warning" and outcome.diagnosis["lost_s"] > 0.1
-        others = [one for one in product.incidents(job_id) if one["diagnosis"]["culprit_ranks"] != [RANK]]
-        assert [one["summary"] for one in others if one["opened_at"]] == []
+        example.wait_for_fault()
+
+        def told() -> dict[str, Any] | None:
+            return next((one for one in product.incidents(job_id) if named(one["diagnosis"])), None)
+
+        incident = wait_for(told, NAMED_WITHIN_S, "the slow rank is named")
+        # Processes without a GPU are suspected only: their processors are everybody's.
+        assert incident["state"] == "suspected" and incident["diagnosis"]["lost_s"] > 0.1
         step = example.step(RANK)
         example.wait_for_step(step + 3)
