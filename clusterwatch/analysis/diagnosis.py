@@ -137,12 +137,13 @@ def _with_slow(observation: Observation, findings: list[Finding]) -> list[Findin
     """What a collective log tells beside its end: where it stood still in steps, and who was slow before."""
     log = observation.call_log
     assert log is not None
+    case = judge.case_of_log(log, observation.facts)
     if log.is_inspected:
-        slow = [] if log.is_blind else judge.findings(log, observation.facts)
-        return [*findings, *inspector_told.told(slow, log)] or [judge.nothing(log)]
+        slow = [] if log.is_blind else judge.findings(case)
+        return [*findings, *inspector_told.told(slow, log)] or [judge.nothing(log, case)]
     step = tail.stuck_step(log.calls)
     placed = [replace(one, onset_step=step, node=_node(log, one)) for one in findings]
-    return [*placed, *judge.findings(log, observation.facts)] or [judge.nothing(log)]
+    return [*placed, *judge.findings(case)] or [judge.nothing(log, case)]
 
 
 def _node(log: CallLog, finding: Finding) -> str | int | None:

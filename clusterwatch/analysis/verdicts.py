@@ -125,6 +125,9 @@ _ROWS: Final = (
 
 CATALOGUE: Final = {row.word: row for row in _ROWS}
 
+SLOW_CLASSES: Final = frozenset({"hardware", "host", "storage"})
+"""Classes of parts that slow a job down, which goes on."""
+
 _EXIT_CODES: Final = {"none": 0, "workload": 0, "software": 0, "hang": 2, "crash": 2, "blind": 3}
 
 

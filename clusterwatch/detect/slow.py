@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from clusterwatch.analysis.model import Coverage, Diagnosis, Finding, RankFacts
 from clusterwatch.analysis.slow import live, quantiles
 from clusterwatch.analysis.slow.layout import UNKNOWN, Layout, Members
+from clusterwatch.analysis.verdicts import SLOW_CLASSES
 from clusterwatch.detect.scene import is_blind, roster
 from clusterwatch.incidents import services
 from clusterwatch.incidents.models import LIVE_STATES, Incident
@@ -40,7 +41,6 @@ COST_MIN: Final = 0.02
 BAD_STEPS_MIN: Final = 6
 BAD_RATIO_MIN: Final = 0.6
 STEPS_KEPT: Final = 64
-BLAMES: Final = frozenset({"hardware", "host", "storage"})
 log = logging.getLogger(__name__)
 
 
@@ -98,8 +98,8 @@ def look(job_id: int, now_ns: int) -> int:
         found_here = _judge(job, cast, kept, ends_ns) if kept.stands_out else []
         found += found_here
         _raise(job, cast, found_here, kept, ends_ns, now_ns)
-    _resolve(job, [_fingerprint(job, one) for one in found if one.fault_class in BLAMES], now_ns)
-    keep_notes(job.pk, [_note(one) for one in found if one.fault_class not in BLAMES])
+    _resolve(job, [_fingerprint(job, one) for one in found if one.fault_class in SLOW_CLASSES], now_ns)
+    keep_notes(job.pk, [_note(one) for one in found if one.fault_class not in SLOW_CLASSES])
     hot.save_steps(job.pk, msgspec.msgpack.encode(_Memory(job.attempt, list(worlds.values()))))
     return taken
 
@@ -237,7 +237,7 @@ def _raise(
 ) -> None:
     by_incident: dict[str, list[Finding]] = {}
     for one in found:
-        if one.fault_class in BLAMES:
+        if one.fault_class in SLOW_CLASSES:
             by_incident.setdefault(_fingerprint(job, one), []).append(one)
     for fingerprint, mine in by_incident.items():
         told = Diagnosis(tuple(mine), _coverage(cast))

@@ -56,21 +56,14 @@ def tick() -> int:
 @shared_task(name="detect.job", soft_time_limit=12, time_limit=14, ignore_result=True)
 def detect_job(job_id: int) -> bool:
     """Looks at one job; False when another task is at it."""
-    holder, lease = hot.new_holder(), f"detect:job:{job_id}"
-    try:
-        if not hot.take_lease(lease, holder, JOB_LEASE_S):
-            return False
-    except redis.RedisError as fault:
-        log.warning("job_without_hot_state job=%d reason=%s", job_id, fault)
-        return False
-    try:
-        jobs.detect_job(job_id, time.time_ns())
-    except redis.RedisError as fault:
-        # Hot state went away in the middle: the next tick looks again, nothing was decided.
-        log.warning("look_broken_off job=%d reason=%s", job_id, fault)
-    finally:
-        hot.give_back(lease, holder)
-    return True
+    with hot.leased(f"detect:job:{job_id}", JOB_LEASE_S) as is_ours:
+        if is_ours:
+            try:
+                jobs.detect_job(job_id, time.time_ns())
+            except redis.RedisError as fault:
+                # Hot state went away in the middle: the next tick looks again, nothing was decided.
+                log.warning("look_broken_off job=%d reason=%s", job_id, fault)
+    return is_ours
 
 
 @shared_task(
@@ -87,18 +80,15 @@ def look_at_steps() -> int:
 @shared_task(name="detect.job_slow", soft_time_limit=25, time_limit=28, ignore_result=True)
 def look_at_job_steps(job_id: int) -> bool:
     """Judges the new steps of one job; False when another task is at it."""
-    holder, lease = hot.new_holder(), f"detect:slow:{job_id}"
-    try:
-        if not hot.take_lease(lease, holder, SLOW_LEASE_S):
+    with hot.leased(f"detect:slow:{job_id}", SLOW_LEASE_S) as is_ours:
+        try:
+            if is_ours:
+                slow.look(job_id, time.time_ns())
+        except redis.RedisError as fault:
+            # Hot state went away: the next look starts from what is stored.
+            log.warning("steps_broken_off job=%d reason=%s", job_id, fault)
             return False
-        slow.look(job_id, time.time_ns())
-    except redis.RedisError as fault:
-        # Hot state went away: the next look starts from what is stored.
-        log.warning("steps_without_hot_state job=%d reason=%s", job_id, fault)
-        return False
-    finally:
-        hot.give_back(lease, holder)
-    return True
+    return is_ours
 
 
 @shared_task(
@@ -116,15 +106,7 @@ def compare_nodes() -> int:
 @shared_task(name="detect.cluster_drift", soft_time_limit=40, time_limit=45, ignore_result=True)
 def compare_cluster(cluster_id: int) -> bool:
     """Compares the nodes of one cluster; False when another task is at it."""
-    holder, lease = hot.new_holder(), f"detect:drift:{cluster_id}"
-    try:
-        if not hot.take_lease(lease, holder, DRIFT_LEASE_S):
-            return False
-    except redis.RedisError as fault:
-        log.warning("drift_without_hot_state cluster=%d reason=%s", cluster_id, fault)
-        return False
-    try:
-        drift.compare(cluster_id, time.time_ns())
-    finally:
-        hot.give_back(lease, holder)
-    return True
+    with hot.leased(f"detect:drift:{cluster_id}", DRIFT_LEASE_S) as is_ours:
+        if is_ours:
+            drift.compare(cluster_id, time.time_ns())
+    return is_ours

@@ -7,12 +7,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any
 
 import zstandard
 from django.db.models import Case, Count, IntegerField, Q, QuerySet, Value, When
 
 from clusterwatch.accounts.models import User
+from clusterwatch.analysis.verdicts import SLOW_CLASSES
 from clusterwatch.incidents.models import LIVE_STATES, Evidence, Incident
 from clusterwatch.jobs.queries import for_user as jobs_for_user
 
@@ -91,10 +92,6 @@ def neighbours(incident: Incident, visible: QuerySet[Incident]) -> Sequence[Inci
         cluster=incident.cluster_id, since__range=(incident.since - NEAR, incident.since + NEAR)
     )
     return list(near.exclude(pk=incident.pk).order_by("since")[:10])
-
-
-SLOW_CLASSES: Final = frozenset({"hardware", "host", "storage"})
-"""Classes of parts that slow a job down; their incidents begin with the first slow step."""
 
 
 def lost_gpus(incident: Incident) -> float | None:

@@ -9,7 +9,6 @@ import logging
 import time
 from typing import Final
 
-import redis
 from celery import shared_task
 
 from clusterwatch.fleet.queries import clusters
@@ -40,17 +39,9 @@ def build_fleet_minutes() -> int:
 @shared_task(name="ingest.cluster_minutes", soft_time_limit=40, time_limit=45, ignore_result=True)
 def build_cluster_minutes(cluster_id: int) -> bool:
     """Builds what is due of one cluster; False when another task is at it."""
-    holder, lease = hot.new_holder(), f"ingest:fleet_minutes:{cluster_id}"
-    try:
-        if not hot.take_lease(lease, holder, BUILD_LEASE_S):
-            return False
-    except redis.RedisError as fault:
-        log.warning("build_without_hot_state cluster=%d reason=%s", cluster_id, fault)
-        return False
-    try:
-        built = fleet_minutes.build_due(cluster_id, time.time_ns())
-        if built.again or built.fresh > 1:
-            log.info("fleet_minutes cluster=%d fresh=%d again=%d", cluster_id, built.fresh, built.again)
-    finally:
-        hot.give_back(lease, holder)
-    return True
+    with hot.leased(f"ingest:fleet_minutes:{cluster_id}", BUILD_LEASE_S) as is_ours:
+        if is_ours:
+            built = fleet_minutes.build_due(cluster_id, time.time_ns())
+            if built.again or built.fresh > 1:
+                log.info("fleet_minutes cluster=%d fresh=%d again=%d", cluster_id, built.fresh, built.again)
+    return is_ours

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, Final
@@ -285,6 +285,22 @@ def give_back(name: str, holder: str) -> None:
         drop_lease(name, holder)
     except redis.RedisError as fault:
         log.warning("lease_left_to_expire lease=%s reason=%s", name, fault)
+
+
+@contextlib.contextmanager
+def leased(name: str, ttl_s: float) -> Iterator[bool]:
+    """Whether the lease is ours within the block; False as well while hot state is away, which is logged."""
+    holder = new_holder()
+    try:
+        is_ours = take_lease(name, holder, ttl_s)
+    except redis.RedisError as fault:
+        log.warning("lease_without_hot_state lease=%s reason=%s", name, fault)
+        is_ours = False
+    try:
+        yield is_ours
+    finally:
+        if is_ours:
+            give_back(name, holder)
 
 
 def new_holder() -> str:

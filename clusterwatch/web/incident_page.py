@@ -12,14 +12,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from clusterwatch.analysis.verdicts import SLOW_CLASSES
 from clusterwatch.incidents.models import LIVE_STATES, Incident, IncidentChange, Note
-from clusterwatch.incidents.queries import (
-    SLOW_CLASSES,
-    EvidenceView,
-    lost_gpu_hours,
-    lost_gpus,
-    open_evidence,
-)
+from clusterwatch.incidents.queries import EvidenceView, lost_gpu_hours, lost_gpus, open_evidence
 from clusterwatch.web import verdict_docs
 from clusterwatch.web.numbers import grouped, rank_runs
 from clusterwatch.web.words import Badge, incident_badge, verdict_badge

@@ -69,6 +69,20 @@ class Queue:
 
 def parse(text: bytes | str) -> Queue:
     """All jobs that can be read. Raises ``ValueError`` for what is no such JSON at all."""
+    rows, errors = rows_of(text)
+    found: dict[int, Job] = {}
+    for row in rows:
+        job = _job(row)
+        if job is not None:
+            found.setdefault(job.id, job)
+    return Queue(list(found.values()), errors)
+
+
+def rows_of(text: bytes | str) -> tuple[list[dict[str, Any]], list[str]]:
+    """(objects of ``jobs``, at most ``JOBS_MAX`` entries of it; what Slurm says went wrong).
+
+    Raises: ``ValueError`` for what is no such JSON at all.
+    """
     try:
         said = json.loads(text)
     except RecursionError:
@@ -77,12 +91,8 @@ def parse(text: bytes | str) -> Queue:
     errors = list(errors_of(said.get("errors"))) if isinstance(said, dict) else []
     if not isinstance(rows, list) and not errors:
         raise ValueError("no list of jobs")
-    found: dict[int, Job] = {}
-    for row in rows[:JOBS_MAX] if isinstance(rows, list) else ():
-        job = _job(row) if isinstance(row, dict) else None
-        if job is not None:
-            found.setdefault(job.id, job)
-    return Queue(list(found.values()), errors)
+    listed = rows[:JOBS_MAX] if isinstance(rows, list) else []
+    return [row for row in listed if isinstance(row, dict)], errors
 
 
 def number(value: Any) -> int | None:

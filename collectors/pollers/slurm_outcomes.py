@@ -6,17 +6,15 @@ an exit code is the status of wait(2) or an object. Source: sacct(1), "JOB STATE
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any, Final
 
 from collectors.pollers.slurm_jobs import (
     ENDED,
-    JOBS_MAX,
     NAME_MAX_CHARS,
-    errors_of,
     gpus,
     number,
+    rows_of,
     states_of,
     text_of,
 )
@@ -65,17 +63,10 @@ class Outcomes:
 
 def parse(text: bytes | str) -> Outcomes:
     """All jobs that have ended. Raises ``ValueError`` for what is no such JSON at all."""
-    try:
-        said = json.loads(text)
-    except RecursionError:
-        raise ValueError("nested too deep") from None
-    rows = said.get("jobs") if isinstance(said, dict) else None
-    errors = list(errors_of(said.get("errors"))) if isinstance(said, dict) else []
-    if not isinstance(rows, list) and not errors:
-        raise ValueError("no list of jobs")
+    rows, errors = rows_of(text)
     found: dict[str, Outcome] = {}
-    for row in rows[:JOBS_MAX] if isinstance(rows, list) else ():
-        outcome = _outcome(row) if isinstance(row, dict) else None
+    for row in rows:
+        outcome = _outcome(row)
         if outcome is not None:
             found.setdefault(outcome.key, outcome)
     return Outcomes(list(found.values()), errors)

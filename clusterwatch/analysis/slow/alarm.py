@@ -88,15 +88,15 @@ _RISE_MIN: Final = 0.5
 """of the level after: a smaller rise is noise of something that was always there"""
 
 
-def change_row(values: Floats, first: int, last: int) -> tuple[int, float, float]:
-    """(row, level before, level after) of the split of a series that leaves the least squares.
+def change_row(values: Floats, first: int, last: int) -> int:
+    """The row of the split of a series that leaves the least squares.
 
-    Only rows ``first`` to ``last`` may be the split; NaN rows are left out. (0, NaN, mean) where it never was
-    otherwise: no row before it, or no step up.
+    Only rows ``first`` to ``last`` may be the split; NaN rows are left out. 0 where it never was otherwise:
+    no row before it, or no step up.
     """
     known = np.flatnonzero(~np.isnan(values))
     if len(known) < 2:
-        return 0, np.nan, np.nan
+        return 0
     series = np.clip(values[known], -_MOST, _MOST)
     sums, squares = np.cumsum(series), np.cumsum(series**2)
     n = np.arange(1, len(series))
@@ -106,9 +106,9 @@ def change_row(values: Floats, first: int, last: int) -> tuple[int, float, float
     loss[(known[1:] < first) | (known[1:] > last)] = np.inf
     split = int(np.argmin(loss)) + 1
     if not np.isfinite(loss[split - 1]):
-        return 0, np.nan, float(series.mean())
+        return 0
     before, after = float(series[:split].mean()), float(series[split:].mean())
     whole = float(squares[-1] - sums[-1] ** 2 / len(series))
     if after - before <= _RISE_MIN * abs(after) or loss[split - 1] > 0.8 * whole:
-        return 0, np.nan, float(series.mean())
-    return int(known[split]), before, after
+        return 0
+    return int(known[split])

@@ -6,6 +6,7 @@ by rank, step and time, each call once, without rows that contradict themselves.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -60,8 +61,8 @@ class Calls:
     def is_barrier(self) -> Bools:
         return self._of_op(lambda op: op.startswith("barrier"))
 
-    def _of_op(self, test: object) -> Bools:
-        flags = np.fromiter((test(op) for op in self.ops), np.bool_, len(self.ops))  # type: ignore[operator]
+    def _of_op(self, test: Callable[[str], bool]) -> Bools:
+        flags = np.fromiter((test(op) for op in self.ops), np.bool_, len(self.ops))
         found: Bools = flags[self.op] if len(self.ops) else np.zeros(0, np.bool_)
         return found
 

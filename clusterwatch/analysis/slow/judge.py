@@ -48,14 +48,18 @@ LATE_LAUNCH_NODE_MIN: Final = 0.1
 SILENT_RATIO_MAX: Final = 0.1
 
 
-def findings(log: CallLog, facts: Mapping[int, RankFacts]) -> list[Finding]:
-    """Everything that is slow, worst first within the caller's order; empty for too few steps."""
+def case_of_log(log: CallLog, facts: Mapping[int, RankFacts]) -> Case:
+    """The steps of a log, with who is slow in them; what ``findings`` and ``nothing`` tell of."""
     table = steps.table(log.calls, log.layout, log.members)
-    if len(table.steps) < STEPS_MIN or not np.isfinite(table.work).any():
-        return []
     model = work.fit(table.work, table.usual, log.layout.stage, log.layout.replica)
-    case = case_of(_named(table, log), model, ranks.find(table, model), facts)
-    return of_case(replace(case, names=log.names, of_log=" of the log" if log.is_inspected else ""))
+    case = case_of(_named(table, log), model, ranks.of_residual(model.residual), facts)
+    return replace(case, names=log.names, of_log=" of the log" if log.is_inspected else "")
+
+
+def findings(case: Case) -> list[Finding]:
+    """Everything that is slow, worst first within the caller's order; empty for too few steps."""
+    is_enough = len(case.table.steps) >= STEPS_MIN and bool(np.isfinite(case.table.work).any())
+    return of_case(case) if is_enough else []
 
 
 def _named(table: StepTable, log: CallLog) -> StepTable:
@@ -70,7 +74,7 @@ def _named(table: StepTable, log: CallLog) -> StepTable:
 
 def case_of(table: StepTable, model: Model, slow: SlowRanks, facts: Mapping[int, RankFacts]) -> Case:
     """Everything on one job's steps; who told nothing of its work lowers the confidence."""
-    heard = float(np.isfinite(table.work).any(axis=0).mean())
+    heard = float(np.isfinite(table.work).any(axis=0).mean()) if table.work.size else 0.0
     return Case(table, model, slow, facts, heard)
 
 
@@ -81,9 +85,9 @@ def of_case(case: Case) -> list[Finding]:
     return found + list(_workload(case))
 
 
-def nothing(log: CallLog) -> Finding:
+def nothing(log: CallLog, case: Case) -> Finding:
     """That nobody stands out, with how small a slowness would have shown; or that too little is known."""
-    table = steps.table(log.calls, log.layout, log.members)
+    table = case.table
     heard = (
         np.isfinite(table.work).any(axis=0) if len(table.steps) else np.zeros(log.layout.rank_count, np.bool_)
     )
@@ -98,8 +102,7 @@ def nothing(log: CallLog) -> Finding:
             text = sentence("Not enough data:", "the logs lack calls that ranks may have waited in.")
         why = [f"{who} told no whole step"] if silent else []
     else:
-        model = work.fit(table.work, table.usual, log.layout.stage, log.layout.replica)
-        unit = float(np.median(ranks.find(table, model).noise))
+        unit = float(np.median(case.slow.noise))
         least = max(unit, ranks.UNIT_MIN) * ranks.RULE.allowed
         row, sure = CATALOGUE["no_fault"], 0.9 * float(heard.mean())
         text = sentence(
@@ -230,7 +233,7 @@ def _storage(case: Case) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-_LINK_WORDS: Final = {"nic": "slow_nic", "nvlink": "slow_nvlink", "leaf": "slow_switch", "node": "slow_host"}
+_LINK_WORDS: Final = {"nic": "slow_nic", "nvlink": "slow_nvlink", "leaf": "slow_switch"}
 
 
 def _links(case: Case) -> Iterator[Finding]:

@@ -2,9 +2,8 @@
 
 In: a ``StepTable``. Out: ``SlowPart``s. The last to arrive waits for nobody, so the shortest duration of a
 call is its transfer. A path is slow against others of its kind, or its own start where there is no other. The
-part
-named is the one whose paths fit the slow ones best (F1); where several fit alike, the smallest, and where
-those are still several, none is named alone. Source: DESIGN section 6.
+part named is the one whose paths fit the slow ones best (F1); where several fit alike, the smallest, and
+where those are still several, none is named alone. Source: DESIGN section 6.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ def find(table: StepTable) -> list[SlowPart]:
     parts = _parts(table)
     found: list[SlowPart] = []
     while left:
-        best = _best(parts, set(left), _measured(table))
+        best = _best(parts, set(left))
         if best is None:
             found.append(SlowPart((), tuple(left.values()), 0.0))
             break
@@ -88,7 +87,6 @@ def slow_paths(table: StepTable) -> list[SlowPath]:
     """Paths with transfers that stay slow, over all their kinds of calls."""
     count = table.paths.count
     excess, lost = np.full((len(table.steps), count), np.nan), np.zeros((len(table.steps), count))
-    weight = np.zeros(count)
     total = np.zeros_like(lost)
     seen = np.zeros_like(lost)
     for transfer in table.transfers:
@@ -99,7 +97,6 @@ def slow_paths(table: StepTable) -> list[SlowPath]:
         total[:, columns] += np.where(known, own, 0.0) * share
         seen[:, columns] += known * share
         lost[:, columns] += np.nan_to_num(transfer.time_s * -np.expm1(-own)) * transfer.calls
-        weight[columns] += share
     some = seen > 0
     excess[some] = total[some] / seen[some]
     sudden = alarm.watch(excess, SUDDEN)
@@ -108,9 +105,7 @@ def slow_paths(table: StepTable) -> list[SlowPath]:
     for path in np.flatnonzero((sudden.opened >= 0) | lasting).tolist():
         opened = sudden.opened[path] if sudden.opened[path] >= 0 else since[path]
         first = sudden.onset[path] if sudden.opened[path] >= 0 else max(0, since[path] - LASTING_ROWS)
-        row, _, _ = alarm.change_row(
-            np.clip(excess[: opened + 12, path], -MOST, 2 * MOST), first - 12, opened
-        )
+        row = alarm.change_row(np.clip(excess[: opened + 12, path], -MOST, 2 * MOST), first - 12, opened)
         series = excess[row:, path]
         bad = series > 0.5 * np.nanmedian(series)
         if not bad.any():
@@ -155,10 +150,10 @@ def _measured(table: StepTable) -> frozenset[int]:
 
 def _parts(table: StepTable) -> list[Part]:
     """Every part of the job with the measured paths that use it."""
-    layout, measured = table.layout, _measured(table)
+    layout = table.layout
     sets: dict[tuple[str, str], set[int]] = defaultdict(set)
     ranks: dict[tuple[str, str], set[int]] = defaultdict(set)
-    for path in sorted(measured):
+    for path in sorted(_measured(table)):
         members = table.paths.of_group(path)
         nodes = layout.node[members]
         crosses = len(np.unique(nodes)) > 1
@@ -185,9 +180,7 @@ def _parts(table: StepTable) -> list[Part]:
 _SIZE: Final = {"nvlink": 0, "nic": 1, "node": 2, "leaf": 3}
 
 
-def _best(
-    parts: list[Part], slow: set[int], measured: frozenset[int]
-) -> tuple[float, tuple[Part, ...]] | None:
+def _best(parts: list[Part], slow: set[int]) -> tuple[float, tuple[Part, ...]] | None:
     """(F1, the parts that reach it, of the smallest kind); None where nothing fits."""
     scored = [(2 * len(slow & part.paths) / (len(slow) + len(part.paths)), part) for part in parts]
     scored = [one for one in scored if one[0] > 0]

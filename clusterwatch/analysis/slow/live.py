@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from clusterwatch.analysis.model import Finding, RankFacts
 from clusterwatch.analysis.slow import alarm, judge, phases, quantiles, work
 from clusterwatch.analysis.slow.layout import UNKNOWN, Layout, Members, derived
-from clusterwatch.analysis.slow.ranks import CENTRE, UNIT_MIN, Watched
+from clusterwatch.analysis.slow.ranks import UNIT_MIN, Watched, centred
 from clusterwatch.analysis.slow.steps import StepTable
 
 Floats = NDArray[np.float64]
@@ -151,8 +151,8 @@ def findings(
     if len(table.steps) < judge.STEPS_MIN:
         return []
     model = work.fit(table.work, table.usual, layout.stage, layout.replica)
-    centred = model.residual - np.nan_to_num(quantiles.low(model.residual, CENTRE))[:, None]
-    slow = kept.watched.told(centred, np.full(len(centred), max(UNIT_MIN, kept.watched.noise)))
+    noise = np.full(len(table.steps), max(UNIT_MIN, kept.watched.noise))
+    slow = kept.watched.told(centred(model.residual), noise)
     return [_since_first(kept, one) for one in judge.of_case(judge.case_of(table, model, slow, facts))]
 
 

@@ -29,7 +29,6 @@ STORAGE_MIN_S: Final = 0.01
 PAUSE_MIN: Final = 0.15
 PAUSED_RANKS_MIN: Final = 0.3
 PAUSED_STEPS_MIN: Final = 0.005
-_CENTRE: Final = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +81,14 @@ def input_excess(first_gap: Floats, model: Model, layout: Layout) -> Floats:
     for stage in range(int(layout.stage.max(initial=0)) + 1):
         columns = np.flatnonzero(layout.stage == stage)
         if len(columns) > 1:
-            usual = quantiles.low(stretched[:, columns], _CENTRE)[:, None]
+            usual = quantiles.low(stretched[:, columns], quantiles.CENTRE)[:, None]
             excess[:, columns] = stretched[:, columns] - usual
     return excess
 
 
 def _input(found: alarm.Sums, excess: Floats, rank: int) -> SlowInput:
     first, opened = int(found.onset[rank]), int(found.opened[rank])
-    onset, _, _ = alarm.change_row(excess[: opened + 12, rank], first - 12, opened)
+    onset = alarm.change_row(excess[: opened + 12, rank], first - 12, opened)
     series = excess[onset:, rank]
     bad = series[series > 0.5 * np.nanmedian(series)]
     return SlowInput(rank, onset, float(np.median(bad)) if len(bad) else 0.0, float(found.highest[rank]))
@@ -107,7 +106,7 @@ def slow_storage(table: StepTable) -> list[SlowStorage]:
     )  # (writes, nodes)
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log(np.maximum(per_node, 1e-6))
-    usual = quantiles.low(logs, _CENTRE)[:, None]
+    usual = quantiles.low(logs, quantiles.CENTRE)[:, None]
     noise = float(np.nan_to_num(quantiles.median(quantiles.spread(logs))))
     excess = logs - usual
     rule = alarm.Rule(max(STORAGE_RULE.allowed, 3 * noise), STORAGE_RULE.most, STORAGE_RULE.opens)

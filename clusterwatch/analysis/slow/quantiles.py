@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
+CENTRE = 0.4
+"""Quantile that stands for the healthy ones of ranks or hosts that do alike."""
 MAD_TO_SIGMA = 1.4826
 """of a normal distribution"""
 

@@ -1,8 +1,8 @@
 """Ranks, and hosts, whose own work takes longer than their peers' or than it used to.
 
-In: a ``StepTable`` and its ``Model``. Out: ``SlowRanks``. Two bounds: against the peers, which knows how far
-apart the job's GPUs always are and how many there are (of 16,384 like ones some are 6 % slow by chance), and
-against the rank's own first steps, which silicon does not move.
+In: the residuals of a ``Model`` of work. Out: ``SlowRanks``. Two bounds: against the peers, which knows how
+far apart the job's GPUs always are and how many there are (of 16,384 like ones some are 6 % slow by chance),
+and against the rank's own first steps, which silicon does not move.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusterwatch.analysis.slow import alarm, quantiles
-from clusterwatch.analysis.slow.steps import StepTable
-from clusterwatch.analysis.slow.work import Model
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -25,7 +23,6 @@ UNIT_MIN: Final = 0.012
 """An excess counts from 1.5 of these on: below 1.8 % nobody is looked at, however quiet the job."""
 RULE: Final = alarm.Rule(allowed=1.5, most=6.0, opens=15.0)
 """In units of the noise; a pause of any length adds 4.5, so four bad steps are the fewest that open."""
-CENTRE: Final = 0.4
 _FADES: Final = 0.1
 """weight of a new step in what is remembered of the steps before"""
 _CHANCE: Final = 0.01
@@ -60,20 +57,20 @@ class SlowRanks:
     residual: Floats
 
 
-def find(table: StepTable, model: Model) -> SlowRanks:
-    """Ranks that stay slower than their peers or than themselves."""
-    return of_residual(model.residual)
+def centred(residual: Floats) -> Floats:
+    """Residuals (..., R) beyond what the healthy ranks of their step have."""
+    usual = np.nan_to_num(quantiles.low(residual, quantiles.CENTRE))
+    return residual - np.expand_dims(usual, -1)
 
 
 def of_residual(residual: Floats) -> SlowRanks:
-    """The same on residuals alone, (S, R)."""
+    """Ranks that stay slower than their peers or than themselves, from the model's residuals, (S, R)."""
     watched = Watched.of(residual.shape[1])
     noise = np.zeros(len(residual))
     for row in range(len(residual)):
         watched.add(residual[row])
         noise[row] = watched.noise
-    centred = residual - np.nan_to_num(quantiles.low(residual, CENTRE))[:, None]
-    return watched.told(centred, noise)
+    return watched.told(centred(residual), noise)
 
 
 @dataclass(slots=True)
@@ -110,26 +107,26 @@ class Watched:
         if np.isnan(residual).all():
             self.rows += 1
             return
-        centred = residual - quantiles.low(residual, CENTRE)
+        beyond = centred(residual)
         fades = max(_FADES, 1 / (self.rows + 1))
-        self.noise += fades * (float(quantiles.spread(centred)) - self.noise)
-        change = np.where(np.isnan(centred), 0.0, centred - self.remembered)
+        self.noise += fades * (float(quantiles.spread(beyond)) - self.noise)
+        change = np.where(np.isnan(beyond), 0.0, beyond - self.remembered)
         self.remembered = self.remembered + fades * np.clip(change, -_STEP_MOST, _STEP_MOST)
         self.peer_unit = self._unit(self.remembered)
-        self.peers.add(self.rows, centred / self.peer_unit, RULE)
-        self._against_itself(centred)
+        self.peers.add(self.rows, beyond / self.peer_unit, RULE)
+        self._against_itself(beyond)
         self.rows += 1
 
-    def _against_itself(self, centred: Floats) -> None:
+    def _against_itself(self, beyond: Floats) -> None:
         if len(self.first) < BASE_ROWS:
-            self.first = np.vstack((self.first, centred))
+            self.first = np.vstack((self.first, beyond))
             if len(self.first) == BASE_ROWS:
                 self.base = quantiles.median(
                     self.first[1:], axis=0
                 )  # the first step is never like the others
             return
         self.own_unit = self._unit(self.remembered - self.base)
-        self.own.add(self.rows, (centred - self.base) / self.own_unit, RULE)
+        self.own.add(self.rows, (beyond - self.base) / self.own_unit, RULE)
 
     def _unit(self, lasting: Floats) -> float:
         """What an excess is counted in: one step's noise, and how far apart the ranks stay."""
@@ -138,23 +135,23 @@ class Watched:
         factor = outlier_bound(ranks) * (1 + 2 / float(np.sqrt(ranks))) / RULE.allowed
         return max(UNIT_MIN, self.noise, factor * apart)
 
-    def told(self, centred: Floats, noise: Floats) -> SlowRanks:
+    def told(self, history: Floats, noise: Floats) -> SlowRanks:
         """Who opened, from a history (S, R) of centred residuals whose last row is the newest step."""
         is_slow = (self.peers.opened >= 0) | (self.own.opened >= 0)
         by_peers = (self.peers.opened >= 0) & ((self.own.opened < 0) | (self.peers.opened <= self.own.opened))
-        behind = self.rows - len(centred)
+        behind = self.rows - len(history)
         opened = np.where(by_peers, self.peers.opened, self.own.opened) - behind
         onset = np.where(by_peers, self.peers.onset, self.own.onset) - behind
         usual, unit = np.nan_to_num(self.base), np.where(by_peers, self.peer_unit, self.own_unit)
         excess, bad = np.zeros(len(usual)), np.zeros(len(usual), np.int64)
         for rank in np.flatnonzero(is_slow).tolist():
-            onset[rank] = _refined(centred[:, rank], int(onset[rank]), int(opened[rank]))
-            series = centred[onset[rank] :, rank]
+            onset[rank] = _refined(history[:, rank], int(onset[rank]), int(opened[rank]))
+            series = history[onset[rank] :, rank]
             above = series - (0.0 if by_peers[rank] else usual[rank]) > RULE.allowed * unit[rank]
             bad[rank] = int(above.sum())
             excess[rank] = float(np.median(series[above])) if bad[rank] else 0.0
         score = np.maximum(self.peers.highest, self.own.highest)
-        return SlowRanks(is_slow, onset, excess, score, bad, noise, centred)
+        return SlowRanks(is_slow, onset, excess, score, bad, noise, history)
 
 
 def outlier_bound(count: int) -> float:
@@ -167,5 +164,4 @@ def _refined(series: Floats, onset: int, opened: int) -> int:
     end = min(len(series), max(opened + 1, onset + _ONSET_REACH))
     if end <= 0:
         return 0
-    row, _, _ = alarm.change_row(series[:end], onset - _ONSET_REACH, end)
-    return row
+    return alarm.change_row(series[:end], onset - _ONSET_REACH, end)

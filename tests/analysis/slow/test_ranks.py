@@ -81,7 +81,7 @@ def test_a_job_that_is_watched_step_by_step_says_what_the_whole_log_says() -> No
     watched = ranks.Watched.of(16)
     for row in values:
         watched.add(row)
-    centred = values - ranks.quantiles.low(values, ranks.CENTRE)[:, None]
+    centred = ranks.centred(values)
     whole = ranks.of_residual(values)
     last = watched.told(centred[-60:], np.zeros(60))
     assert np.flatnonzero(last.is_slow).tolist() == [2] == slow(values)
