@@ -1,4 +1,4 @@
-"""What a cluster's parts say of themselves: faults of GPUs, ports, mounts, hosts, racks, switches, on one scale.
+"""What a cluster's parts say of themselves: faults of GPUs, ports, mounts, racks, switches, on one scale.
 
 Made from events and readings by ``detect.signals``; read by the health rules and by the join across layers.
 """

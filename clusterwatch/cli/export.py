@@ -11,29 +11,19 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import re
 import sys
-import time
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
+from clusterwatch.cli import choices
 from clusterwatch.ops.errors import OpsError
 
 if TYPE_CHECKING:
     from clusterwatch.api.export_formats import Table
-    from clusterwatch.fleet.models import Cluster
-    from clusterwatch.jobs.models import Job
     from clusterwatch.store.answers import Window
 
-EXIT_NO_INPUT: Final = 66
 KINDS: Final = ("csv", "json", "parquet")
-_UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-
-
-class NoSuchThing(Exception):
-    """The cluster, node or job that was named is not there."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -54,10 +44,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         one.add_argument("metric", metavar="METRIC")
         one.add_argument("--job", help="the scheduler's job id, or ours: only this job")
     for one in (series, minutes, percentiles):
-        one.add_argument("--cluster", help="needed where there are several real ones")
-        one.add_argument("--from", dest="start", help="ISO 8601 with a time zone")
-        one.add_argument("--to", dest="end", help="ISO 8601 with a time zone, default now")
-        one.add_argument("--last", default="10m", help="time before --to, as 10m, 24h, 7d; default 10m")
+        choices.add_arguments(one, last="10m")
         one.add_argument("--as", dest="kind", choices=KINDS, default="csv")
         one.add_argument("--output", type=Path, help="file to write; default: standard output")
     parser.set_defaults(command="export")
@@ -75,11 +62,11 @@ def run(args: argparse.Namespace) -> int:
     table_of: Callable[[argparse.Namespace, Window], Table]
     table_of = {"series": _series, "minutes": _minutes, "percentiles": _percentiles}[args.what]
     try:
-        table = export_formats.begun(table_of(args, _window(args)))
+        table = export_formats.begun(table_of(args, choices.window(args)))
         parts = export_formats.written(table, args.kind)
-    except NoSuchThing as missing:
+    except choices.NoSuchThing as missing:
         print(f"clusterwatch: {missing}", file=sys.stderr)
-        return EXIT_NO_INPUT
+        return choices.EXIT_NO_INPUT
     except QueryRefused as refused:
         raise OpsError(f"That cannot be exported at once: {refused}.") from refused
     except export_formats.ParquetMissing as missing:
@@ -108,63 +95,15 @@ def _output(path: Path | None) -> Iterator[IO[bytes]]:
         partial.unlink(missing_ok=True)
 
 
-def _window(args: argparse.Namespace) -> Window:
-    from clusterwatch.store.answers import SECOND_NS, Window
-
-    end_ns = _moment(args.end) if args.end else time.time_ns()
-    if args.start:
-        return Window(_moment(args.start), end_ns)
-    found = re.fullmatch(r"(\d{1,6})([smhd])", args.last)
-    if not found or not int(found[1]):
-        raise OpsError(f"--last takes a number and s, m, h or d, as 24h, not {args.last!r}.")
-    return Window(end_ns - int(found[1]) * _UNITS_S[found[2]] * SECOND_NS, end_ns)
-
-
-def _moment(text: str) -> int:
-    try:
-        found = datetime.fromisoformat(text)
-        if found.tzinfo is None:
-            raise ValueError(text)
-        return round(found.timestamp() * 1_000_000) * 1_000
-    except (ValueError, OverflowError) as fault:
-        words = f"{text!r} is no ISO 8601 time with a time zone, as 2026-01-31T08:00Z."
-        raise OpsError(words) from fault
-
-
-def _cluster(name: str | None) -> Cluster:
-    """The one named, else the only real one, else the only one."""
-    from clusterwatch.fleet.models import Cluster
-
-    found = list(Cluster.objects.filter(name=name) if name else Cluster.objects.order_by("name"))
-    chosen = [one for one in found if not one.simulated] if len(found) > 1 else found
-    if len(chosen) == 1:
-        return chosen[0]
-    if name or not found:
-        raise NoSuchThing(f"there is no cluster {name or ''}".rstrip())
-    raise NoSuchThing(f"name one with --cluster: {', '.join(one.name for one in found)}")
-
-
-def _job(cluster: Cluster, word: str) -> Job:
-    """The newest job of that key on the cluster, else the one of that id of ours."""
-    from clusterwatch.jobs.models import Job
-
-    found = Job.objects.filter(cluster=cluster, key=word).order_by("-id").first()
-    if found is None and word.isascii() and word.isdecimal() and len(word) < 19:
-        found = Job.objects.filter(cluster=cluster, pk=int(word)).first()
-    if found is None:
-        raise NoSuchThing(f"cluster {cluster.name} has no job {word!r}")
-    return found
-
-
 def _series(args: argparse.Namespace, window: Window) -> Table:
     from clusterwatch.api import export_tables
     from clusterwatch.fleet.models import Node
     from clusterwatch.store import node_series
 
-    cluster = _cluster(args.cluster)
+    cluster = choices.cluster(args.cluster)
     node = Node.objects.filter(cluster=cluster, name=args.node).first()
     if node is None:
-        raise NoSuchThing(f"cluster {cluster.name} has no node {args.node!r}")
+        raise choices.NoSuchThing(f"cluster {cluster.name} has no node {args.node!r}")
     step_s = node_series.step_of(window, args.resolution_s)
     return export_tables.series(node.pk, node.name, args.gpu, window, args.metric, step_s)
 
@@ -176,9 +115,9 @@ def _minutes(args: argparse.Namespace, window: Window) -> Table:
     from clusterwatch.fleet import places
     from clusterwatch.jobs.places import slots_of
 
-    cluster = _cluster(args.cluster)
+    cluster = choices.cluster(args.cluster)
     if args.job:
-        slots = slots_of(_job(cluster, args.job)).slots
+        slots = slots_of(choices.job(cluster, args.job)).slots
         named = places.names(cluster.pk, slots.tolist())
     else:
         named = places.names(cluster.pk)
@@ -190,6 +129,6 @@ def _percentiles(args: argparse.Namespace, window: Window) -> Table:
     from clusterwatch.api import export_tables
     from clusterwatch.store import fleet_queries
 
-    cluster = _cluster(args.cluster)
-    scope = fleet_queries.scope_of_job(_job(cluster, args.job).pk) if args.job else fleet_queries.FLEET
+    cluster = choices.cluster(args.cluster)
+    scope = fleet_queries.scope_of_job(choices.job(cluster, args.job).pk) if args.job else fleet_queries.FLEET
     return export_tables.percentiles(cluster.pk, scope, args.metric, window, args.resolution_s)

@@ -12,7 +12,7 @@ import pytest
 CODE = """
 import json
 from clusterwatch.cli.benches.ingest import run
-print(json.dumps(run(["--nodes=16", "--seconds=3", "--records=1000"])))
+print(json.dumps(run(["--nodes=16", "--seconds=3", "--records=1000", "--pairs=1"])))
 """
 
 

@@ -8,6 +8,7 @@ import redis
 
 if TYPE_CHECKING:
     from tests.detect.fake_job import FakeJob
+    from tests.detect.trainer import Trainer
 
 
 @pytest.fixture
@@ -21,3 +22,15 @@ def fake_job(transactional_db: None, valkey: redis.Redis) -> Iterator[FakeJob]:
     job.train(15)
     yield job
     forget_rosters()
+
+
+@pytest.fixture
+def trainer(fake_job: FakeJob) -> Trainer:
+    """Thirty healthy steps of the fake job, judged as they came."""
+    from tests.detect.trainer import Trainer
+
+    trainer = Trainer(fake_job)
+    for _ in range(6):
+        trainer.train(5)
+        trainer.look()
+    return trainer

@@ -2,77 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import pytest
 
-from clusterwatch.detect import slow, tasks
-from clusterwatch.detect.scene import is_blind
+from clusterwatch.detect import slow, slow_look, tasks
 from clusterwatch.incidents.models import Evidence, Incident
 from clusterwatch.incidents.queries import lost_gpu_hours, lost_gpus
 from clusterwatch.jobs.models import Rank
 from clusterwatch.jobs.step_notes import notes_of
-from clusterwatch.store import hot, series
+from clusterwatch.store import hot
 from clusterwatch.web import incident_page
-from collectors.wire.records import RankId, Steps
-from tests.detect.fake_job import SECOND, FakeJob, forget_rosters
-
-STEP_S = 2
-
-
-class Trainer:
-    """Steps of a fake job's ranks, written as their agents would have sent them."""
-
-    def __init__(self, job: FakeJob) -> None:
-        self.job = job
-        self.step = 0
-        self.sequence = 0
-        self.random = np.random.default_rng(5)
-        slow._casts_of.clear()
-        for rank, process in job.ranks.items():
-            Rank.objects.filter(pk=process.row.pk).update(gpu_index=rank % 2)
-        forget_rosters()
-
-    def train(self, steps: int, silent: tuple[int, ...] = (), **excess: dict[int, float]) -> None:
-        """``excess``: column -> rank -> seconds more than the others."""
-        count = len(self.job.ranks)
-        numbers = list(range(self.step + 1, self.step + steps + 1))
-        self.job.now_ns += steps * STEP_S * SECOND
-        ends = [self.job.now_ns - (numbers[-1] - number) * STEP_S * SECOND for number in numbers]
-        work = self.random.normal(1.0, 0.003, (steps, count))
-        rows = series.Rows()
-        for rank in set(range(count)) - set(silent):
-            own = work[:, rank] + excess.get("work", {}).get(rank, 0.0)
-            data = np.full(steps, 0.05) + excess.get("data", {}).get(rank, 0.0)
-            columns: dict[str, Any] = {
-                "duration_s": [float(STEP_S)] * steps, "data_wait_s": data.tolist(),
-                "checkpoint_s": [0.0] * steps, "gc_s": [0.0] * steps, "cpu_s": [None] * steps,
-                "wait_s": (STEP_S - own - data).tolist(), "late_launch": [None] * steps,
-            }  # fmt: skip
-            record = Steps(
-                t_ns=ends[-1], id=RankId(self.job.job.key, rank, 0, ""), step=numbers, end_ns=ends, **columns
-            )
-            self.sequence += 1
-            node = self.job.ranks[rank].row.node_id
-            rows.add_steps((self.job.cluster.pk, node, "e"), self.sequence, self.job.job.pk, record)
-        series.PartitionCache().prepare([("steps", ends[-1])])
-        rows.write()
-        self.step += steps
-        self.job.write()
-
-    def look(self) -> int:
-        assert not is_blind(self.job.now_ns)
-        return slow.look(self.job.job.pk, self.job.now_ns)
-
-
-@pytest.fixture
-def trainer(fake_job: FakeJob) -> Trainer:
-    trainer = Trainer(fake_job)
-    for _ in range(6):
-        trainer.train(5)
-        trainer.look()
-    return trainer
+from tests.detect.fake_job import SECOND, forget_rosters
+from tests.detect.trainer import STEP_S, Trainer
 
 
 def only() -> Incident:
@@ -159,7 +99,7 @@ def test_a_rank_that_waits_for_its_data_is_told_as_that(trainer: Trainer) -> Non
 def test_a_step_counts_when_all_told_it_or_the_rest_will_not_come(trainer: Trainer) -> None:
     trainer.train(5, silent=(3,))
     assert trainer.look() == 0
-    trainer.job.now_ns += slow.LATE_NS + SECOND
+    trainer.job.now_ns += slow_look.LATE_NS + SECOND
     trainer.job.write()
     assert trainer.look() == 5
 

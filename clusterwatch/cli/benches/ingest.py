@@ -70,11 +70,14 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--seconds", type=int, default=30, help="measured, default 30")
     parser.add_argument("--records", type=int, default=20_000, help="events to commit, default 20000")
     parser.add_argument(
+        "--pairs", type=int, default=PAIRS, help=f"periods with and without blocks, default {PAIRS}"
+    )
+    parser.add_argument(
         "--curve", action="store_true", help="cost per GPU from 512 to 24,576 GPUs, and a fleet's projection"
     )
     arguments = parser.parse_args(argv)
-    if arguments.nodes < 1 or arguments.seconds < 1 or arguments.records < 1:
-        raise OpsError("--nodes, --seconds and --records must be at least 1.")
+    if min(arguments.nodes, arguments.seconds, arguments.records, arguments.pairs) < 1:
+        raise OpsError("--nodes, --seconds, --records and --pairs must be at least 1.")
     return arguments
 
 
@@ -139,7 +142,7 @@ def _under_load(arguments: argparse.Namespace, postgres_pid: int) -> dict[str, A
         _child("clusterwatch.ingest.pulse") as pulse,
     ):
         block_seconds = SETTLE_S + arguments.seconds + DRAIN_S
-        seconds = block_seconds + 2 * PAIRS * PERIOD_S + 2
+        seconds = block_seconds + 2 * arguments.pairs * PERIOD_S + 2
         plan = Plan(_gateway_url(gateway), _token(), arguments.nodes, seconds, block_seconds)
         cpu = {"gateway": gateway.process.pid, "pulse": pulse.process.pid}
         begun = {name: cpu_s(pid) for name, pid in cpu.items()}
@@ -151,7 +154,7 @@ def _under_load(arguments: argparse.Namespace, postgres_pid: int) -> dict[str, A
             time.sleep(SETTLE_S)
             pids = cpu | {"load": load.process.pid, "valkey": _valkey_pid()}
             shares = _watch(arguments.seconds, pids, postgres_pid)
-            added = _added_by_blocks(load, arguments.nodes, pids, postgres_pid)
+            added = _added_by_blocks(load, arguments, pids, postgres_pid)
             done = load.lines_until("done")
         if done["lost"] or done["rejects"]:
             raise OpsError(f"{done['lost']} connections lost, rejected: {done['rejects']}")
@@ -177,19 +180,21 @@ def gateway_memory(gateway: _Child) -> float:
     return memory_mb(gateway.process.pid)
 
 
-def _added_by_blocks(load: _Child, nodes: int, pids: dict[str, int], postgres_pid: int) -> dict[str, float]:
+def _added_by_blocks(
+    load: _Child, arguments: argparse.Namespace, pids: dict[str, int], postgres_pid: int
+) -> dict[str, float]:
     """What blocks add to a gateway that takes hot frames all the while, and to PostgreSQL: the median over
     pairs of a period without and one with them."""
     parts = ("gateway", "postgresql")
     added: dict[str, list[float]] = {name: [] for name in parts}
-    for _ in range(PAIRS):
+    for _ in range(arguments.pairs):
         load.lines_until("blocks_off")
         without = _period(pids, postgres_pid)
         load.lines_until("blocks_on")
         beside = _period(pids, postgres_pid)
         for name in parts:
             added[name].append(beside[f"{name}_core_ratio"] - without[f"{name}_core_ratio"])
-    million_values_per_s = nodes / 60 * VALUES_PER_BLOCK / 1e6
+    million_values_per_s = arguments.nodes / 60 * VALUES_PER_BLOCK / 1e6
     costs = {name: statistics.median(added[name]) / million_values_per_s for name in parts}
     return {
         **{f"blocks_{name}_cpu_s_per_million_values": round(cost, 4) for name, cost in costs.items()},
