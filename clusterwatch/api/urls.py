@@ -8,7 +8,16 @@ from django.views.decorators.csrf import csrf_exempt
 from drf_spectacular.views import SpectacularJSONAPIView
 from rest_framework.permissions import AllowAny
 
-from clusterwatch.api import device_views, drift_views, exports, node_views, past_views, series_views, views
+from clusterwatch.api import (
+    device_views,
+    drift_views,
+    exports,
+    node_views,
+    part_views,
+    past_views,
+    series_views,
+    views,
+)
 
 
 @csrf_exempt
@@ -51,6 +60,8 @@ urlpatterns = [
     path("nodes/<str:name>", node_views.NodeDetail.as_view(), name="api-node"),
     path("devices", device_views.DeviceList.as_view(), name="api-devices"),
     path("devices/<str:kind>/<path:name>", device_views.DeviceDetail.as_view(), name="api-device"),
+    path("parts", part_views.PartList.as_view(), name="api-parts"),
+    path("parts/<int:pk>", part_views.PartDetail.as_view(), name="api-part"),
     path("jobs", views.JobList.as_view(), name="api-jobs"),
     path("jobs/<int:pk>", views.JobDetail.as_view(), name="api-job"),
     path("jobs/<int:pk>/ranks", views.RankList.as_view(), name="api-ranks"),

@@ -3,7 +3,7 @@
 ``tick`` runs once a second and hands each watched job to a task of its own. A job is looked at by one task at
 a time (lease); what could not start within its second is dropped, so nothing ever piles up. ``slow`` does the
 same every ten seconds for the steps of running jobs. ``drift`` runs once a minute and hands each cluster to a
-task of its own.
+task of its own; ``parts`` does so every five minutes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 import redis
 from celery import shared_task
 
-from clusterwatch.detect import drift, jobs, schedule, slow
+from clusterwatch.detect import drift, jobs, parts, schedule, slow
 from clusterwatch.fleet.queries import clusters
 from clusterwatch.jobs.services import expire_captures
 from clusterwatch.store import hot
@@ -25,6 +25,7 @@ JOB_LEASE_S: Final = 15.0
 """Longer than a look may take, so that two never judge one job at once; after a kill -9 it runs out soon."""
 SLOW_LEASE_S: Final = 30.0
 DRIFT_LEASE_S: Final = 50.0
+PARTS_LEASE_S: Final = 120.0
 DRIFT_APART_S: Final = 7
 """Between two clusters, so that large ones never hold all workers from the looks of each second."""
 log = logging.getLogger(__name__)
@@ -109,4 +110,27 @@ def compare_cluster(cluster_id: int) -> bool:
     with hot.leased(f"detect:drift:{cluster_id}", DRIFT_LEASE_S) as is_ours:
         if is_ours:
             drift.compare(cluster_id, time.time_ns())
+    return is_ours
+
+
+@shared_task(
+    name="detect.parts", expires=schedule.PARTS_EVERY_S, soft_time_limit=8, time_limit=12, ignore_result=True
+)
+def look_at_parts() -> int:
+    """Starts a look at the parts of every cluster; returns how many."""
+    ids = list(clusters().values_list("pk", flat=True))
+    for place, cluster_id in enumerate(ids):
+        wait_s = place * DRIFT_APART_S % schedule.PARTS_EVERY_S
+        look_at_cluster_parts.apply_async(
+            (cluster_id,), countdown=wait_s, expires=wait_s + schedule.PARTS_EVERY_S
+        )
+    return len(ids)
+
+
+@shared_task(name="detect.cluster_parts", soft_time_limit=100, time_limit=110, ignore_result=True)
+def look_at_cluster_parts(cluster_id: int) -> bool:
+    """Notes where the parts of one cluster sit; False when another task is at it."""
+    with hot.leased(f"detect:parts:{cluster_id}", PARTS_LEASE_S) as is_ours:
+        if is_ours:
+            parts.look(cluster_id, time.time_ns())
     return is_ours

@@ -74,3 +74,58 @@ class Slot(models.Model):
 
     def __str__(self) -> str:
         return f"{self.number}"
+
+
+class Part(models.Model):
+    """A piece of hardware with a serial number. What it is part of now and was before: ``PartPlacement``."""
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="parts")
+    kind = models.CharField(max_length=20)
+    """``gpu``, ``optics``, ``psu``, ... as ``parts.kind_of`` names it"""
+    serial = models.CharField(max_length=64)
+    model = models.CharField(max_length=128, blank=True)
+    gpu_uuid = models.CharField(max_length=255, blank=True)
+    first_seen_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["cluster", "kind", "serial"], name="one_part_per_serial"),
+        ]
+        indexes = [models.Index(fields=["serial"]), models.Index(fields=["gpu_uuid"])]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.serial}"
+
+
+class PartPlacement(models.Model):
+    """A part in a place, from when to when; open while ``until`` is None. Two open ones: it is told twice."""
+
+    part = models.ForeignKey(Part, on_delete=models.CASCADE, related_name="placements")
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+")
+    host = models.CharField(max_length=255)
+    """the node's name, or of a device that belongs to none its kind and name, as ``switch/leaf-3``"""
+    node = models.ForeignKey(Node, null=True, on_delete=models.SET_NULL, related_name="placements")
+    slot = models.CharField(max_length=255)
+    """where on that host: ``gpu/3``, ``port/mlx5_0/1``, ``psu/1``"""
+    since = models.DateTimeField()
+    seen_at = models.DateTimeField()
+    """when it was last told to be there"""
+    until = models.DateTimeField(null=True)
+    ended = models.CharField(max_length=20, blank=True)
+    """``replaced``: another serial sits there now; ``moved``: it is elsewhere now"""
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["cluster", "host", "slot"],
+                condition=models.Q(until__isnull=True),
+                name="one_part_per_slot",
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["part", "-since"]),
+            models.Index(fields=["cluster", "host", "slot", "-since"]),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.host} {self.slot}"

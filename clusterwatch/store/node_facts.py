@@ -11,13 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-import msgspec
-import zstandard
-
-from clusterwatch.store import binary_reads
-from clusterwatch.store.node_readings import STALE_AFTER_S
-from collectors.wire import blocks, limits
-from collectors.wire.readings import SourceWord
+from clusterwatch.store import binary_reads, packed_rows
 
 FACT: Final = "fact_count"
 POWER_LIMIT: Final = "power_limit_w"
@@ -47,24 +41,6 @@ class NodeFacts:
     facts: Facts = field(default_factory=dict)
 
 
-class _Columns(msgspec.Struct):
-    """Of a ``readings.Table`` what is needed; columns stay packed until one of its metrics is a fact."""
-
-    sources: list[SourceWord]
-    entities: list[str]
-    metrics: list[str]
-    entity: msgspec.Raw
-    metric: msgspec.Raw
-    source: msgspec.Raw
-    value: msgspec.Raw
-    labels: list[dict[str, str]] = []
-    label: msgspec.Raw = msgspec.Raw(b"\x90")
-
-
-_columns = msgspec.msgpack.Decoder(_Columns)
-_places = msgspec.msgpack.Decoder(list[int])
-_values = msgspec.msgpack.Decoder(list[float | int | None])
-_FAULTS: Final = (msgspec.MsgspecError, zstandard.ZstdError, blocks.BlockError, IndexError, ValueError)
 _SQL: Final = "SELECT node_id, t_ns, received_ns, data FROM node_readings WHERE node_id = ANY(%s)"
 
 
@@ -85,7 +61,7 @@ def of_nodes(node_ids: Sequence[int], now_ns: int) -> Iterator[NodeFacts]:
                 continue
             try:
                 facts = facts_of(data, age_s, words)
-            except _FAULTS:
+            except packed_rows.DAMAGED:
                 yield NodeFacts(node_id, age_s, is_stale=False, is_damaged=True)
             else:
                 yield NodeFacts(node_id, age_s, is_stale=False, facts=facts)
@@ -93,37 +69,13 @@ def of_nodes(node_ids: Sequence[int], now_ns: int) -> Iterator[NodeFacts]:
 
 def facts_of(data: bytes, age_s: float, words: dict[str, str]) -> Facts:
     """Facts of one packed row; ``words`` keeps each text once, however many nodes say it."""
-    size = zstandard.frame_content_size(data)
-    if not 0 <= size <= limits.READINGS_MAX_DECOMPRESSED_BYTES:
-        raise ValueError("readings of no bounded size")
-    table = _columns.decode(blocks.decompress(data, size))
-    wanted = [(place, metric) for place, metric in enumerate(table.metrics) if metric in METRICS]
-    found: Facts = {}
-    if not wanted:
-        return found
-    metrics, entity, source = (_places.decode(one) for one in (table.metric, table.entity, table.source))
-    value, label = _values.decode(table.value), _places.decode(table.label) or [0] * len(metrics)
-    fresh = [_is_fresh(word, age_s) for word in table.sources]
-    labels, keep, left = table.labels or [{}], words.setdefault, FACTS_MAX
-    for place, metric in wanted:
-        for row in _rows(metrics, place):
-            told = _told(metric, value[row], labels[label[row]]) if fresh[source[row]] and left else None
-            if told is not None:
-                of_entity = found.setdefault(table.entities[entity[row]], {})
-                of_entity[keep(told[0], told[0])] = keep(told[1], told[1])
-                left -= 1
+    keep, found, left = words.setdefault, Facts(), FACTS_MAX
+    for metric, entity, value, labels in packed_rows.told(data, METRICS, age_s):
+        fact = _told(metric, value, labels) if left else None
+        if fact is not None:
+            found.setdefault(entity, {})[keep(fact[0], fact[0])] = keep(fact[1], fact[1])
+            left -= 1
     return found
-
-
-def _rows(metrics: list[int], place: int) -> Iterator[int]:
-    """Rows of one metric; ``index`` passes over thousands of others at the speed of C."""
-    row = -1
-    try:
-        while True:
-            row = metrics.index(place, row + 1)
-            yield row
-    except ValueError:
-        return
 
 
 def _told(metric: str, value: float | None, labels: Mapping[str, str]) -> tuple[str, str] | None:
@@ -143,7 +95,3 @@ def _clock_lock(mask: int) -> tuple[str, str] | None:
     if mask & _LOCKED:
         return "gpu.clock_lock", "held by application clocks"
     return None if mask else ("gpu.clock_lock", "free")
-
-
-def _is_fresh(word: SourceWord, sent_s: float) -> bool:
-    return word.age_s is not None and word.age_s + sent_s <= STALE_AFTER_S + 2 * word.period_s

@@ -18,6 +18,7 @@ from clusterwatch.web.views import (
     incidents,
     jobs,
     nodes,
+    parts,
     search,
     session,
 )
@@ -52,6 +53,8 @@ urlpatterns = [
     _screen("nodes/<str:name>", nodes.detail, "node"),
     _screen("devices", devices.listing, "devices"),
     _screen("devices/<str:kind>/<path:name>", devices.detail, "device"),
+    _screen("parts", parts.listing, "parts"),
+    _screen("parts/<int:part_id>", parts.detail, "part"),
     _screen("drift", drift.listing, "drift"),
     _screen("collectors", collectors.listing, "collectors"),
     _screen("docs/verdicts/", docs.verdicts, "verdict_docs"),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterwatch.store import binary_reads, node_facts, node_readings
+from clusterwatch.store import binary_reads, node_facts, node_readings, packed_rows
 from clusterwatch.store.node_facts import facts_of, of_nodes
 from clusterwatch.store.node_readings import NodeRow
 from collectors.wire import readings
@@ -112,5 +112,5 @@ def test_many_nodes_cost_one_query_for_each_batch() -> None:
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_fault_that_is_caught(data: bytes) -> None:
-    with contextlib.suppress(*node_facts._FAULTS):
+    with contextlib.suppress(*packed_rows.DAMAGED):
         facts_of(data, 1.0, {})

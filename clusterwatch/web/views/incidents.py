@@ -14,7 +14,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
-from clusterwatch.incidents import acts, queries
+from clusterwatch.incidents import acts, queries, recurrence
 from clusterwatch.incidents.models import LIVE_STATES, Incident
 from clusterwatch.jobs.models import Rank
 from clusterwatch.web import incident_page
@@ -62,7 +62,9 @@ def _gpu_named(incident: Incident) -> bool:
 @require_GET
 def detail(request: HttpRequest, incident_id: int) -> HttpResponse:
     """The incident; the sentence is in the HTML."""
-    context = {"here": "incidents", "page": _page(request, incident_id)}
+    page = _page(request, incident_id)
+    came_back = recurrence.of_incident(page.incident, _visible(request))
+    context = {"here": "incidents", "page": page, "came_back": came_back}
     return render(request, "web/incident.html", context)
 
 

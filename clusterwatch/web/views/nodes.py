@@ -8,6 +8,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
+from clusterwatch.fleet import part_history
 from clusterwatch.fleet.models import Node
 from clusterwatch.jobs import node_view
 from clusterwatch.web import device_page, node_page
@@ -27,5 +28,13 @@ def detail(request: HttpRequest, name: str) -> HttpResponse:
     page, around = node_page.build(view, now), device_page.around(view.around, now)
     twins = [one for one in found if one.pk != node.pk]
     return render(
-        request, "web/node.html", {"here": "collectors", "page": page, "around": around, "twins": twins}
+        request,
+        "web/node.html",
+        {
+            "here": "collectors",
+            "page": page,
+            "around": around,
+            "twins": twins,
+            "parts": part_history.at(node.cluster_id, node.name),
+        },
     )

@@ -1,4 +1,4 @@
-"""One box for everything with a name: jobs (ours and the scheduler's id), hosts, devices, incidents."""
+"""One box for all that has a name: jobs (ours and the scheduler's id), hosts, devices, incidents, serials."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET
 
-from clusterwatch.fleet.models import Node
+from clusterwatch.fleet import part_history
+from clusterwatch.fleet.models import Node, Part, PartPlacement
 from clusterwatch.incidents import queries
 from clusterwatch.jobs import device_view
 from clusterwatch.jobs.models import Rank
@@ -18,6 +19,7 @@ from clusterwatch.jobs.queries import for_user
 
 HITS_MAX = 20
 QUERY_MAX_CHARS = 100
+SERIAL_WORD_MIN_CHARS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,20 @@ def _devices(text: str) -> list[Hit]:
     return hits
 
 
+def _parts(text: str) -> list[Hit]:
+    """By serial or by the UUID of a GPU; shorter words are names, not serials."""
+    if len(text) < SERIAL_WORD_MIN_CHARS:
+        return []
+    placed = part_history.with_places(part_history.named(text, HITS_MAX))
+    return [
+        Hit("Part", part.serial, _where(part, place), f"/parts/{part.pk}") for part, place in placed
+    ]
+
+
+def _where(part: Part, place: PartPlacement | None) -> str:
+    return f"{part.kind}, {f'{place.host} {place.slot}' if place else 'its place has another part now'}"
+
+
 @require_GET
 def search(request: HttpRequest) -> HttpResponse:
     """Hits of all kinds; a single hit is opened at once."""
@@ -84,4 +100,4 @@ def search(request: HttpRequest) -> HttpResponse:
 
 def _hits(request: HttpRequest, text: str) -> list[Hit]:
     named = [*_incidents(request, text), *_jobs(request, text)]
-    return [*named, *_hosts(request, text), *_devices(text)]
+    return [*named, *_hosts(request, text), *_devices(text), *_parts(text)]
