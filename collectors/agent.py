@@ -29,12 +29,13 @@ from collectors.hook_server import HookServer
 from collectors.minute import MetricSpec, MinuteStore
 from collectors.node_series import NodeSeries
 from collectors.poller_link import PollerLink
+from collectors.rank_allocator import AllocatorReadings
 from collectors.rank_memory import RankMemory
 from collectors.ranks import RankTable
 from collectors.readings import Newest
 from collectors.sender import Sender
 from collectors.sources import gpu_pause
-from collectors.sources.base import Resuming, SourceEvent
+from collectors.sources.base import OK, Resuming, SourceEvent
 from collectors.sources.news import News
 from collectors.sources.tree import Tree
 from collectors.spool import Spool
@@ -91,6 +92,7 @@ class Agent:
         self._newest = Newest(config.node, self._clock, [])
         self._newest_sequence: int | None = None
         """of the last ``Readings``: the next one waits until the gateway has it"""
+        self._allocator = AllocatorReadings()
         self._pollers = self._poller_link()
         self._ticks = 0
         self._stop = asyncio.Event()
@@ -122,7 +124,7 @@ class Agent:
         self._specs |= {spec.name: spec for spec in node_series.SPECS}
         self._series = await self._series_of_the_node()
         self._supervisor = Supervisor(chosen, self._tree, self._clock, self._source_changed)
-        self._newest = Newest(self._config.node, self._clock, chosen)
+        self._newest = Newest(self._config.node, self._clock, [*chosen, self._allocator])
         self._say_who_we_are()
         self._recall_ranks()
         sending = loop.create_task(self._sender.run())
@@ -247,7 +249,8 @@ class Agent:
         waits = self._newest_sequence
         if waits is not None and self._spool.is_pending("bulk", waits):
             return
-        record = self._newest.due(self._supervisor.status())
+        self._newest.keep(self._allocator, self._allocator.reading(self._table, self._clock.now_ns()))
+        record = self._newest.due(self._supervisor.status() | {self._allocator.name: OK})
         if record is not None:
             self._newest_sequence = self._spool.append(record)
             self._sender.wake()

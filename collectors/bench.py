@@ -1,8 +1,9 @@
 """``clusterwatch bench agent``: what a running agent costs beside N training processes.
 
-In: ``--ranks``, ``--seconds``. Out: figures of one real agent process with N real processes that speak the
-hook protocol once a second, against a gateway of our own that acknowledges everything. Memory is the
-proportional set size; processor time includes children. ``sources``: each source alone, over a recorded node.
+In: ``--ranks``, ``--seconds``. Out: figures of one real agent process that reads a recorded node of 8 GPUs
+and 8 RDMA ports with all sources, beside N real processes that speak the hook protocol once a second, against a
+gateway of our own that acknowledges everything. Memory is the proportional set size; processor time includes
+children. ``sources``: each source alone, over a recorded node.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, Final
 
 from websockets.asyncio.server import ServerConnection, serve
 
-from collectors import bench_sources
+from collectors import bench_node, bench_sources
 from collectors.guard import CPU_MAX_RATIO, PSS_MAX_BYTES, pss_bytes
 from collectors.hook import protocol
 from collectors.wire import codec, limits, records
@@ -67,6 +68,7 @@ class _Sink:
 async def _measure(ranks: int, seconds: float) -> dict[str, Any]:
     sink = _Sink()
     with tempfile.TemporaryDirectory(prefix="cw-bench-") as folder:
+        bench_node.write(Path(folder) / "node", 1_000)
         hook_socket = Path(folder) / "hook.sock"
         async with serve(
             sink.serve, "127.0.0.1", 0, compression=None, max_size=limits.FRAME_MAX_BYTES
@@ -132,7 +134,7 @@ async def _start_agent(folder: str, hook_socket: Path, port: int) -> asyncio.sub
         "CLUSTERWATCH_TOKEN": "bench",
     }
     agent = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "collectors", "run",
+        sys.executable, "-m", "collectors.bench_agent", str(Path(folder) / "node"),
         env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
         cwd=Path(__file__).resolve().parents[1],
     )  # fmt: skip

@@ -18,7 +18,7 @@ LOOKS: Final = 20
 """Twice what the slowest part of a source waits, in periods of a second."""
 
 
-class _Replayed(Tree):
+class Replayed(Tree):
     """A recorded tree that is looked at as a machine is: what is read rarely there is read rarely here.
 
     But no kernel is asked: what only the live machine can tell is not part of it.
@@ -40,11 +40,11 @@ def measure() -> dict[str, dict[str, float]]:
         for step in range(LOOKS + 1):
             root = Path(folder) / str(step)
             bench_node.write(root, 1_000 + step)
-            trees.append(_Replayed(root))
+            trees.append(Replayed(root))
         return {name: _of(name, trees) for name in sources.names()}
 
 
-def _of(name: str, trees: list[_Replayed]) -> dict[str, float]:
+def _of(name: str, trees: list[Replayed]) -> dict[str, float]:
     source = sources.make(name)
     source.read(trees[0], 0.0)
     began_s, values = time.process_time(), 0

@@ -121,6 +121,16 @@ class Phase(msgspec.Struct, frozen=True):
             raise ValueError("a phase of impossible length")
 
 
+class Allocator(msgspec.Struct, frozen=True):
+    """GPU memory of torch's caching allocator, over all devices of the process."""
+
+    retries: Count
+    ooms: Count
+    allocated_bytes: Count
+    allocated_peak_bytes: Count
+    reserved_bytes: Count
+
+
 class ExceptionRaised(msgspec.Struct, frozen=True):
     type: Name
     message: LongText
@@ -168,6 +178,7 @@ KINDS: Final[dict[str, Any]] = {
     "progress": Progress,
     "steps": Steps,
     "phase": Phase,
+    "allocator": Allocator,
     "exception": ExceptionRaised,
     "finish": Finish,
     "dump": Dump,

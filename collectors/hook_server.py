@@ -165,6 +165,8 @@ class HookConnection(asyncio.BufferedProtocol):
             table.add_steps(state, message)
         elif kind == "phase":
             table.phase(state, message)
+        elif kind == "allocator":
+            table.set_allocator(state, message)
         elif kind == "exception":
             table.exception(state, message)
         elif kind == "finish":

@@ -60,6 +60,9 @@ class RankState:
     """(group index, enqueued, completed, sequence), -1 where unknown"""
     exception: records.ExceptionInfo | None = None
     finished: bool = False
+    allocator: messages.Allocator | None = None
+    allocator_ns: int = 0
+    """when it was told"""
     told_state: str = "running"
     blocked_looks: int = 0
     steps: dict[str, list[float | int | None]] = field(default_factory=dict)
@@ -188,6 +191,11 @@ class RankTable:
                 detail=clip(message.detail),
             )
         )
+
+    def set_allocator(self, state: RankState, message: messages.Allocator) -> None:
+        """GPU memory as torch's allocator sees it; the newest word counts."""
+        self._heard(state)
+        state.allocator, state.allocator_ns = message, self._clock.now_ns()
 
     def exception(self, state: RankState, message: messages.ExceptionRaised) -> None:
         """The exception that is about to end the process; it leaves with its exit."""

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import identity, protocol, stacks, wrappers
+from .allocator import Allocator
 from .groups import GroupTable, operations
 from .link import Link
 from .phases import Phases
@@ -57,6 +58,7 @@ class Session:
         self._wakes = 0
         self._link = Link(socket_path, self._opening)
         self._counts_p2p = False
+        self._allocator = Allocator(torch)
         self._waker, self._wake = socket.socketpair()
         self._waker.setblocking(False)
         self._wake.setblocking(False)
@@ -237,6 +239,9 @@ class Session:
         columns = self.steps.take() if self.steps is not None else None
         if columns is not None:
             self._link.send({"k": "steps", "t_ns": time.time_ns(), **columns})
+        allocator = self._allocator.frame(time.monotonic_ns())
+        if allocator is not None:
+            self._link.send(allocator)
         self._link.send(self._progress())
 
     def _read_status(self) -> None:

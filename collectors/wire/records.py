@@ -58,7 +58,6 @@ __all__ = [
     "CaptureWant",
     "DeviceReadings",
     "Dropped",
-    "Edges",
     "Event",
     "ExceptionInfo",
     "FromGateway",
@@ -230,31 +229,6 @@ class Steps(Record, tag="steps", frozen=True):
     """share of that time, 0 to 1, in calls that the host launched too late to run ahead; empty as above"""
 
 
-class Edges(Record, tag="edges", frozen=True):
-    """How long a rank's calls took in some of its steps: a row per (step, group, op, size).
-
-    Columns of equal length. ``group`` is an index as in ``RankInventory.groups``, ``op`` one into ``ops``. The
-    last to arrive waits for nobody, so the shortest time among a group's members is that of the transfer.
-    Which steps are told is decided by the step's number alone, so all ranks tell of the same ones.
-    """
-
-    t_ns: int
-    id: RankId
-    ops: list[Name]
-    """``all_reduce``, ``send``, ... without the backend's prefix"""
-    step: list[int]
-    group: list[int]
-    op: list[int]
-    size_bytes: list[int]
-    """what one rank passed to a call"""
-    count: list[int]
-    """calls that were timed"""
-    sum_s: list[float]
-    min_s: list[float]
-    p10_s: list[float]
-    p50_s: list[float]
-
-
 class Trace(Record, tag="trace", frozen=True):
     """A recorder ring of one rank: ``columns`` is ``collectors.formats.columns.pack`` output."""
 
@@ -394,7 +368,6 @@ Spooled = (
     | RankExit
     | PhaseChange
     | Steps
-    | Edges
     | Trace
     | Stacks
     | CaptureDone
@@ -417,7 +390,6 @@ LANE_OF: dict[str, Lane] = {
     "event": "urgent",
     "dropped": "urgent",
     "steps": "bulk",
-    "edges": "bulk",
     "block": "bulk",
     "readings": "bulk",
     "device_readings": "bulk",

@@ -100,7 +100,9 @@ async def test_it_says_who_it_is_and_sends_hot_frames_each_second(bench: Bench) 
     (used,) = next(filter(None, of_host))
     assert used is not None and used > 0
     assert newest.agent is not None
-    assert newest.agent.sources == dict.fromkeys(sources.names(), "ok")
+    assert newest.agent.sources == dict.fromkeys(
+        [*sources.names(), "torch_allocator"], "ok"
+    )
     gaps = [later.t_ns - earlier.t_ns for earlier, later in pairwise(bench.gateway.hot)]
     assert all(gap > 0.5e9 for gap in gaps)
 
@@ -268,7 +270,9 @@ async def test_everything_it_reads_travels(bench: Bench) -> None:
     await until(lambda: bench.gateway.stored_records(records.Readings), 20)
     told = bench.gateway.stored_records(records.Readings)[0]
     table = readings.unpack(told.data)
-    assert {source.name: source.state for source in table.sources} == dict.fromkeys(sources.names(), "ok")
+    assert {source.name: source.state for source in table.sources} == dict.fromkeys(
+        [*sources.names(), "torch_allocator"], "ok"
+    )
     assert "host" in table.entities
     assert "host_memory_used_bytes" in table.metrics
 

@@ -62,14 +62,21 @@ EXPECTED = {
 }
 
 
-NEED_ROOT = {"host_netns"}
-KINDS = [pytest.param(kind, marks=pytest.mark.root) if kind in NEED_ROOT else kind for kind in EXPECTED]
+MARKS = {
+    "host_netns": [pytest.mark.root],
+    # tests/torch has the rings of both and their verdicts; here they cost four minutes
+    "wrong_size": [pytest.mark.long],
+    "extra_call": [pytest.mark.long],
+}
+KINDS = [pytest.param(kind, marks=MARKS.get(kind, [])) for kind in EXPECTED]
+FAULT_STEP = 35
+"""By then the job has a history of its own gaps."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_names_the_right_rank(kind: str, product: Product, tmp_path: Path, figures: Figures) -> None:
     expected = EXPECTED[kind]
-    plan = Plan(state_dir=product.folder, fault=kind, fault_rank=RANK, fault_step=60, folder=tmp_path)
+    plan = Plan(state_dir=product.folder, fault=kind, fault_rank=RANK, fault_step=FAULT_STEP, folder=tmp_path)
     with Example(plan) as example:
         job_id = job_id_of(product, example)
         example.wait_for_step(15)
