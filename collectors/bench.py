@@ -1,8 +1,8 @@
 """``clusterwatch bench agent``: what a running agent costs beside N training processes.
 
 In: ``--ranks``, ``--seconds``. Out: figures of one real agent process that reads a recorded node of 8 GPUs
-and 8 RDMA ports with all sources, beside N real processes that speak the hook protocol once a second, against a
-gateway of our own that acknowledges everything. Memory is the proportional set size; processor time includes
+and 8 RDMA ports with all sources, beside N real processes that speak the hook protocol once a second. A
+gateway of our own acknowledges everything. Memory is the proportional set size; processor time includes
 children. ``sources``: each source alone, over a recorded node.
 """
 

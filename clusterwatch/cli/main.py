@@ -28,6 +28,8 @@ COMMANDS = {
     "status": "one table of the processes",
     "doctor": "check this machine and explain what is wrong",
     "token": "make, list and revoke tokens",
+    "receiver": "who is told of incidents, by mail or webhook",
+    "cluster": "clusters, and whether anybody is paged for them",
     "simulate": "a simulated cluster on the real wire",
     "retention": "what is kept how long, the disk it takes, and when it will be full",
     "distribute": "spread node-keyed tables over several databases",

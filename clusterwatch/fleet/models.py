@@ -10,6 +10,8 @@ class Cluster(models.Model):
 
     name = models.CharField(max_length=255, unique=True)
     simulated = models.BooleanField(default=False)
+    observe_only = models.BooleanField(default=False)
+    """Incidents open and are shown, and nobody is told: for a site that learns what is usual there."""
     created_at = models.DateTimeField(auto_now_add=True)
     slot_count = models.PositiveIntegerField(default=0)
     """Slots given so far; the next slot is this number."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.db import transaction
+
+from clusterwatch.accounts.services import audit
 from clusterwatch.fleet.models import Cluster, Node
 from clusterwatch.fleet.registration import Place, register_nodes
 from collectors.wire.records import Hello, Inventory
@@ -19,6 +22,20 @@ def ensure_cluster(name: str, simulated: bool = False) -> Cluster:
     if cluster.simulated != simulated:
         raise ValueError(f"cluster {name} is {'' if cluster.simulated else 'not '}simulated")
     return cluster
+
+
+def set_observe_only(name: str, observe_only: bool, actor: str) -> bool:
+    """Whether anybody is told of a cluster's incidents; False where there is no such cluster."""
+    with transaction.atomic():
+        before = Cluster.objects.select_for_update().filter(name=name).first()
+        if before is None:
+            return False
+        Cluster.objects.filter(pk=before.pk).update(observe_only=observe_only)
+        audit(
+            actor, "cluster.observe_only", name,
+            {"value": before.observe_only}, {"value": observe_only},
+        )  # fmt: skip
+    return True
 
 
 def register_node(cluster: Cluster, hello: Hello) -> Place:

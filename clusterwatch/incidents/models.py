@@ -74,7 +74,7 @@ class Incident(models.Model):
 
 
 class IncidentChange(models.Model):
-    """A state move or a changed verdict; the outbox row that receivers claim in a later step."""
+    """A state move or a changed verdict; the outbox row that ``alerts`` makes deliveries of."""
 
     incident = models.ForeignKey(Incident, on_delete=models.CASCADE, related_name="changes")
     at = models.DateTimeField()
@@ -84,9 +84,16 @@ class IncidentChange(models.Model):
     after = models.CharField(max_length=40, blank=True)
     text = models.CharField(max_length=400)
     actor = models.CharField(max_length=255, default="clusterwatch")
+    queued_at = models.DateTimeField(null=True)
+    """when ``alerts`` made its deliveries, or found that nobody is to be told"""
 
     class Meta:
         ordering = ["id"]
+        indexes = [
+            models.Index(
+                fields=["id"], condition=models.Q(queued_at__isnull=True), name="changes_to_look_at"
+            ),
+        ]
 
     def __str__(self) -> str:
         return self.text

@@ -1,4 +1,4 @@
-"""The Celery application. Tasks and their beat schedules live in ``detect`` and ``ingest``."""
+"""The Celery application. Tasks and their beat schedules live in ``detect``, ``ingest`` and ``alerts``."""
 
 import os
 
@@ -8,4 +8,4 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "clusterwatch.project.settings")
 
 app = Celery("clusterwatch")
 app.config_from_object("django.conf:settings", namespace="CELERY")
-app.autodiscover_tasks(["clusterwatch.detect", "clusterwatch.ingest"])
+app.autodiscover_tasks(["clusterwatch.alerts", "clusterwatch.detect", "clusterwatch.ingest"])

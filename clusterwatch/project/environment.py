@@ -203,3 +203,48 @@ def gateway_tls(environ: Mapping[str, str] = os.environ) -> tuple[Path, Path] | 
         if not Path(path).is_file():
             raise EnvironmentFault(f"{PREFIX}{name} names {path}, which is no file")
     return Path(cert), Path(key)
+
+
+@dataclass(frozen=True, slots=True)
+class Smtp:
+    """A mail server; ``tls`` from the first byte, ``starttls`` after a greeting in the clear."""
+
+    host: str
+    port: int
+    user: str
+    password: str
+    tls: bool
+    starttls: bool
+    sender: str
+
+
+def smtp(environ: Mapping[str, str] = os.environ) -> Smtp | None:
+    """CLUSTERWATCH_SMTP_URL: ``smtp://user:password@host:port?starttls=1`` or ``smtps://...``; None: no mail.
+
+    Raises:
+        EnvironmentFault: it is no such URL, or CLUSTERWATCH_MAIL_FROM is missing.
+    """
+    url = secret("SMTP_URL", environ)
+    if not url:
+        return None
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        raise EnvironmentFault(f"{PREFIX}SMTP_URL has a port that is no number") from None
+    if parts.scheme not in ("smtp", "smtps") or not parts.hostname:
+        raise EnvironmentFault(f"{PREFIX}SMTP_URL must be smtp://host or smtps://host")
+    sender = environ.get(PREFIX + "MAIL_FROM", "")
+    if "@" not in sender:
+        raise EnvironmentFault(f"{PREFIX}MAIL_FROM must say from which address mails come")
+    starttls = parse_qs(parts.query).get("starttls", ["0"])[0] not in ("0", "no", "false")
+    tls = parts.scheme == "smtps"
+    return Smtp(
+        parts.hostname, port or (465 if tls else 587 if starttls else 25), unquote(parts.username or ""),
+        unquote(parts.password or ""), tls, starttls and not tls, sender,
+    )  # fmt: skip
+
+
+def webhooks_anywhere(environ: Mapping[str, str] = os.environ) -> bool:
+    """CLUSTERWATCH_WEBHOOKS_ANYWHERE=1: webhooks may also go to this machine and to link-local addresses."""
+    return environ.get(PREFIX + "WEBHOOKS_ANYWHERE", "0") not in ("", "0", "no", "false")

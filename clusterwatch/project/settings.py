@@ -18,6 +18,8 @@ try:
     PUBLIC_URL = environment.public_url()
     RETENTION_DAYS = environment.retention_days()
     BLOCK_SHAPES_MAX = environment.block_shapes_max()
+    SMTP = environment.smtp()
+    WEBHOOKS_ANYWHERE = environment.webhooks_anywhere()
 except environment.EnvironmentFault as fault:
     if os.environ.get("CLUSTERWATCH_SETTINGS_RAISE"):
         raise
@@ -54,6 +56,7 @@ INSTALLED_APPS = [
     "clusterwatch.fleet",
     "clusterwatch.jobs",
     "clusterwatch.incidents",
+    "clusterwatch.alerts",
     "clusterwatch.ingest",
     "clusterwatch.detect",
     "clusterwatch.api",

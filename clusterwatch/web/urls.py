@@ -10,6 +10,7 @@ from django.http import HttpResponseBase
 from django.urls import URLPattern, path
 
 from clusterwatch.web.views import (
+    alerts,
     cluster,
     collectors,
     devices,
@@ -53,6 +54,8 @@ urlpatterns = [
     _screen("nodes/<str:name>", nodes.detail, "node"),
     _screen("devices", devices.listing, "devices"),
     _screen("devices/<str:kind>/<path:name>", devices.detail, "device"),
+    _screen("alerts", alerts.listing, "alerts"),
+    _screen("alerts/<int:receiver_id>/test", alerts.test, "alert_test"),
     _screen("parts", parts.listing, "parts"),
     _screen("parts/<int:part_id>", parts.detail, "part"),
     _screen("drift", drift.listing, "drift"),

@@ -14,6 +14,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
+from clusterwatch.alerts import services as alerts
 from clusterwatch.incidents import acts, queries, recurrence
 from clusterwatch.incidents.models import LIVE_STATES, Incident
 from clusterwatch.jobs.models import Rank
@@ -64,7 +65,10 @@ def detail(request: HttpRequest, incident_id: int) -> HttpResponse:
     """The incident; the sentence is in the HTML."""
     page = _page(request, incident_id)
     came_back = recurrence.of_incident(page.incident, _visible(request))
-    context = {"here": "incidents", "page": page, "came_back": came_back}
+    context = {
+        "here": "incidents", "page": page, "came_back": came_back, "told": alerts.of_incident(incident_id),
+        "observed": page.incident.cluster.observe_only,
+    }  # fmt: skip
     return render(request, "web/incident.html", context)
 
 
