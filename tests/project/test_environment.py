@@ -37,6 +37,8 @@ def test_mail_needs_a_sender() -> None:
         smtp({"CLUSTERWATCH_SMTP_URL": "smtp://mail"})
 
 
-@pytest.mark.parametrize(("word", "told"), [("1", True), ("yes", True), ("0", False), ("", False), ("no", False)])
+@pytest.mark.parametrize(
+    ("word", "told"), [("1", True), ("yes", True), ("0", False), ("", False), ("no", False)]
+)
 def test_webhooks_go_anywhere_only_when_told(word: str, told: bool) -> None:
     assert webhooks_anywhere({"CLUSTERWATCH_WEBHOOKS_ANYWHERE": word}) is told
