@@ -126,6 +126,7 @@ class Agent:
         self._supervisor = Supervisor(chosen, self._tree, self._clock, self._source_changed)
         self._newest = Newest(self._config.node, self._clock, [*chosen, self._allocator])
         self._say_who_we_are()
+        self._say("agent_started", "info", f"agent of {self._config.node} started", {})
         self._recall_ranks()
         sending = loop.create_task(self._sender.run())
         sending.add_done_callback(self._sender_ended)

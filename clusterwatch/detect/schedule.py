@@ -24,6 +24,9 @@ DRIFT_EVERY_S: Final = 60
 """As often as nodes send all they know."""
 DRIFT_NAME: Final = "nodes against their peers, every minute"
 DRIFT_TASK: Final = "detect.drift"
+HEALTH_EVERY_S: Final = 5
+HEALTH_NAME: Final = "faults of parts, every five seconds"
+HEALTH_TASK: Final = "detect.health"
 PARTS_EVERY_S: Final = 300
 """Parts change places by hand."""
 PARTS_NAME: Final = "parts by serial, every five minutes"
@@ -35,4 +38,5 @@ def install(**_signal: Any) -> None:
     beat.install(TICK_NAME, TICK_TASK, TICK_S, TICK_KEEP_S)
     beat.install(SLOW_NAME, SLOW_TASK, SLOW_EVERY_S, SLOW_EVERY_S)
     beat.install(DRIFT_NAME, DRIFT_TASK, DRIFT_EVERY_S, DRIFT_EVERY_S)
+    beat.install(HEALTH_NAME, HEALTH_TASK, HEALTH_EVERY_S, HEALTH_EVERY_S)
     beat.install(PARTS_NAME, PARTS_TASK, PARTS_EVERY_S, PARTS_EVERY_S)

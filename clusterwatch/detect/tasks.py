@@ -2,8 +2,8 @@
 
 ``tick`` runs once a second and hands each watched job to a task of its own. A job is looked at by one task at
 a time (lease); what could not start within its second is dropped, so nothing ever piles up. ``slow`` does the
-same every ten seconds for the steps of running jobs. ``drift`` runs once a minute and hands each cluster to a
-task of its own; ``parts`` does so every five minutes.
+same every ten seconds for the steps of running jobs. Each cluster has tasks of its own: ``health`` every five
+seconds, ``drift`` each minute, ``parts`` every five minutes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 import redis
 from celery import shared_task
 
-from clusterwatch.detect import drift, jobs, parts, schedule, slow
+from clusterwatch.detect import drift, health, jobs, parts, schedule, slow
 from clusterwatch.fleet.queries import clusters
 from clusterwatch.jobs.services import expire_captures
 from clusterwatch.store import hot
@@ -25,6 +25,7 @@ JOB_LEASE_S: Final = 15.0
 """Longer than a look may take, so that two never judge one job at once; after a kill -9 it runs out soon."""
 SLOW_LEASE_S: Final = 30.0
 DRIFT_LEASE_S: Final = 50.0
+HEALTH_LEASE_S: Final = 20.0
 PARTS_LEASE_S: Final = 120.0
 DRIFT_APART_S: Final = 7
 """Between two clusters, so that large ones never hold all workers from the looks of each second."""
@@ -110,6 +111,31 @@ def compare_cluster(cluster_id: int) -> bool:
     with hot.leased(f"detect:drift:{cluster_id}", DRIFT_LEASE_S) as is_ours:
         if is_ours:
             drift.compare(cluster_id, time.time_ns())
+    return is_ours
+
+
+@shared_task(
+    name="detect.health", expires=schedule.HEALTH_EVERY_S, soft_time_limit=4, time_limit=8, ignore_result=True
+)
+def look_at_health() -> int:
+    """Starts a look at the faults of every cluster's parts; returns how many."""
+    ids = list(clusters().values_list("pk", flat=True))
+    for cluster_id in ids:
+        look_at_cluster_health.apply_async((cluster_id,), expires=schedule.HEALTH_EVERY_S)
+    return len(ids)
+
+
+@shared_task(name="detect.cluster_health", soft_time_limit=16, time_limit=18, ignore_result=True)
+def look_at_cluster_health(cluster_id: int) -> bool:
+    """Looks at the faults of one cluster's parts; False when another task is at it."""
+    with hot.leased(f"detect:health:{cluster_id}", HEALTH_LEASE_S) as is_ours:
+        try:
+            if is_ours:
+                health.look(cluster_id, time.time_ns())
+        except redis.RedisError as fault:
+            # Hot state went away: the next look reads a day of events again.
+            log.warning("health_broken_off cluster=%d reason=%s", cluster_id, fault)
+            return False
     return is_ours
 
 

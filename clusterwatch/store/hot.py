@@ -323,6 +323,16 @@ def load_steps(job_id: int) -> bytes | None:
     return blob if isinstance(blob, bytes) else None
 
 
+def save_health(cluster_id: int, blob: bytes) -> None:
+    """Keeps what is known of the faults of a cluster's parts."""
+    valkey.client().set(valkey.health_key(cluster_id), blob, ex=EXPIRE_S)
+
+
+def load_health(cluster_id: int) -> bytes | None:
+    blob: Any = valkey.client().get(valkey.health_key(cluster_id))
+    return blob if isinstance(blob, bytes) else None
+
+
 def save_step_notes(job_id: int, blob: bytes) -> None:
     """Keeps what a job's steps tell of its own shape, for its page."""
     valkey.client().set(valkey.step_notes_key(job_id), blob, ex=EXPIRE_S)

@@ -69,6 +69,11 @@ def steps_key(job_id: int) -> str:
     return f"steps:{job_id}"
 
 
+def health_key(cluster_id: int) -> str:
+    """What is known of the faults of a cluster's parts."""
+    return f"health:{cluster_id}"
+
+
 def step_notes_key(job_id: int) -> str:
     return f"step-notes:{job_id}"
 

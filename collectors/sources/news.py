@@ -1,4 +1,4 @@
-"""Standing faults are told when they begin and when they change, not at every look."""
+"""Standing faults are told when they begin, when they change and when they are over, not at every look."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from collectors.sources.base import Attribute, SourceEvent
 
+OVER = "over"
 Told = tuple[str, Mapping[str, Attribute]]
 
 
@@ -18,7 +19,8 @@ class News:
     def fresh(self, source: str, events: Iterable[SourceEvent]) -> list[SourceEvent]:
         """The events of one look of ``source`` without the standing ones that were there before.
 
-        Two sources may see one fault: who sees it first tells it.
+        Those that stood and are not there any more are told once, as information with the attribute ``over``.
+        Two sources may see one fault: who sees it first tells it, who sees it last tells its end.
         """
         events = list(events)
         before = self._stood.get(source, {})
@@ -28,7 +30,7 @@ class News:
             for event in events
             if event.standing
         }
-        return [
+        told = [
             event
             for event in events
             if not event.standing
@@ -36,4 +38,9 @@ class News:
                 before.get((event.entity, event.kind)) != (event.severity, event.attributes)
                 and (event.entity, event.kind) not in others
             )
+        ]
+        return told + [
+            SourceEvent(entity, kind, f"{kind.replace('_', ' ')} is over", "info", attributes={OVER: True})
+            for entity, kind in before
+            if (entity, kind) not in self._stood[source] and (entity, kind) not in others
         ]
