@@ -190,7 +190,7 @@ class Agent:
         for source, reading in self._supervisor.tick():
             self._series.add(self._values, reading)
             self._newest.keep(source, reading)
-            for event in self._news.fresh(source.name, reading.events):
+            for event in self._news.fresh(source.name, reading):
                 self._release_gpus(event)
                 self.emit(wire_events.of_source(source.name, event, self._clock.now_ns()))
 

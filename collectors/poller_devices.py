@@ -68,9 +68,10 @@ class Devices:
         kept.state, kept.node = state_word(told.state), told.node
         if told.state == OK:
             kept.table, kept.told_s = _table(poller, told.reading), self._clock.monotonic_s()
-            fresh = kept.news.fresh(_FAILURE, []) + kept.news.fresh(_LOOK, told.reading.events)
+            seen = Reading(told.reading.samples)
+            fresh = kept.news.fresh(_FAILURE, seen) + kept.news.fresh(_LOOK, told.reading)
         else:
-            fresh = kept.news.fresh(_FAILURE, told.reading.events)
+            fresh = kept.news.fresh(_FAILURE, told.reading)
         more = {"device": f"{told.device.kind}/{told.device.name}"}
         if told.node:
             more["device_node"] = told.node

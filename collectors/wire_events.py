@@ -24,6 +24,8 @@ def of_source(source: str, event: SourceEvent, now_ns: int) -> records.Event:
     fields = {name: _told(value) for name, value in event.attributes.items()} | {"entity": event.entity}
     if event.code is not None:
         fields["code"] = str(event.code)
+    if event.standing:
+        fields["standing"] = "true"
     return records.Event(
         t_ns=event.t_ns if event.t_ns is not None else now_ns,
         source=source,

@@ -47,7 +47,9 @@ def test_a_device_that_fails_keeps_what_it_told_with_its_age_and_tells_no_fault_
     clock = FakeClock()
     devices = Devices(clock)
     (event,) = devices.take("switch_fboss", 60.0, told(node="n7"))
-    assert event.fields == {"entity": "switch/leaf-1", "device": "switch/leaf-1", "device_node": "n7"}
+    assert event.fields == {
+        "entity": "switch/leaf-1", "device": "switch/leaf-1", "device_node": "n7", "standing": "true",
+    }  # fmt: skip
     clock.advance(100)
     assert devices.take("switch_fboss", 60.0, told("timed\nout")) == []
     (record,) = devices.due()
