@@ -119,7 +119,9 @@ def receivers_due(now: datetime) -> list[int]:
 
 
 def claim(receiver_id: int, now: datetime) -> Delivery | None:
-    """Takes the oldest delivery that is due for a receiver; what is older of its incident is superseded.
+    """Takes the delivery that is due first for a receiver; what is older of its incident is superseded.
+
+    A notice that is refused again and again waits by its own count, so it holds up no other incident.
 
     None while nothing is due, or another worker has a delivery of the same incident in hand.
     """
@@ -129,6 +131,7 @@ def claim(receiver_id: int, now: datetime) -> Delivery | None:
         held = {row.incident_id for row in rows if _is_in_hand(row, now)}
         free = [row for row in rows if row.incident_id not in held]
         due = [row for row in free if row.state == Delivery.State.SENDING or row.due_at <= now]
+        due.sort(key=lambda row: (row.due_at, row.change_id))
         if not due:
             return None
         mine = [row for row in free if row.incident_id == due[0].incident_id]
@@ -165,13 +168,14 @@ def settle(delivery: Delivery, outcome: Outcome, now: datetime) -> None:
             return
         receiver = Receiver.objects.select_for_update().get(pk=delivery.receiver_id)
         again = now + timedelta(seconds=outcome.again_s or _again_s(delivery.attempts))
+        pause_s = outcome.again_s or _again_s(receiver.failures + 1)
         if outcome.is_permanent or now - delivery.made_at >= GIVE_UP_AFTER:
             mine.update(state=Delivery.State.FAILED, done_at=now, said=said)
         else:
             mine.update(state=Delivery.State.DUE, due_at=again, said=said)
         receiver.failures += 1
         receiver.failing_since = receiver.failing_since or now
-        receiver.resume_at = None if outcome.is_permanent else again
+        receiver.resume_at = None if outcome.is_permanent else now + timedelta(seconds=pause_s)
         receiver.save(update_fields=["failures", "failing_since", "resume_at"])
 
 

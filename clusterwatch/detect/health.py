@@ -120,7 +120,7 @@ def _tell(
         incident, is_new = services.suspect(sighting, now_ns)
         changed = is_new or services.sharpen(incident.pk, sighting, now_ns)
         if changed:
-            services.freeze(incident.pk, [_evidence(fault)], now_ns)
+            services.freeze(incident.pk, [evidence(fault)], now_ns)
         if incident.state == Incident.State.SUSPECTED:
             _open_if_due(incident, fault, now_ns)
     live = Incident.objects.filter(state__in=LIVE_STATES, fingerprint__startswith=prefix(cluster_id))
@@ -160,6 +160,7 @@ def _sighting(cluster_id: int, fault: HealthFault, total: int, heard: int) -> Si
     )
 
 
-def _evidence(fault: HealthFault) -> Piece:
+def evidence(fault: HealthFault) -> Piece:
+    """What is frozen with the incident: the lines that tell of the fault."""
     told = {"why": list(fault.finding.why)}
     return Piece("signals", "What parts and logs told", "events of nodes and devices", told, 1.0)

@@ -9,7 +9,6 @@ from typing import Any
 from django.db.models import Q, QuerySet
 
 from clusterwatch.fleet.models import Part, PartPlacement
-from clusterwatch.fleet.parts import REPLACED
 
 
 def named(text: str, limit: int) -> list[Part]:
@@ -73,5 +72,9 @@ def gpus(cluster_id: int, uuids: Iterable[str]) -> dict[str, Part]:
 
 def replaced_since(cluster_id: int, host: str, slot: str, since: datetime) -> int:
     """How often another part came into a place since a moment."""
-    rows = PartPlacement.objects.filter(cluster_id=cluster_id, host=host, slot=slot, ended=REPLACED)
-    return rows.filter(until__gte=since).count()
+    rows = PartPlacement.objects.filter(cluster_id=cluster_id, host=host, slot=slot).order_by("since", "id")
+    told = list(rows.values_list("part_id", "since"))
+    return sum(
+        part != before and began >= since
+        for (before, _), (part, began) in zip(told, told[1:], strict=False)
+    )

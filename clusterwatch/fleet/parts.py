@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Final
 
 from django.db import transaction
@@ -22,6 +22,8 @@ PLACES_MAX: Final = 4
 SERIAL_MAX_CHARS: Final = 64
 SERIAL_MIN_CHARS: Final = 4
 CHUNK: Final = 2_000
+SEEN_EVERY: Final = timedelta(minutes=30)
+"""How far ``seen_at`` may lag: 200,000 rows are not written each round to say that nothing changed."""
 _NO_SERIALS: Final = frozenset(
     {
         "none", "null", "unknown", "not specified", "notspecified", "not available", "to be filled by o.e.m.",
@@ -86,13 +88,14 @@ def take(cluster_id: int, seen: Iterable[Seen], now: datetime) -> Taken:
     """
     told, no_serials = _believable(seen)
     with transaction.atomic():
+        told = _named_as_known(cluster_id, told)
         parts = _parts(cluster_id, told, now)
         open_rows = list(PartPlacement.objects.filter(cluster_id=cluster_id, until__isnull=True))
         held = {(row.host, row.slot): row for row in open_rows}
         changed = _Changes()
         for one in told.values():
-            changed.see(parts[one.kind, one.serial], one, held.get((one.host, one.slot)))
-        twice = changed.leave(open_rows, told)
+            changed.see(parts[one.kind, one.serial], one, held.get((one.host, one.slot)), now)
+        twice = changed.leave(open_rows)
         _write(cluster_id, changed, now)
     return Taken(len(told), len(changed.begun), len(changed.replaced) + len(changed.moved), twice, no_serials)
 
@@ -115,6 +118,22 @@ def _believable(seen: Iterable[Seen]) -> tuple[dict[tuple[str, str], Seen], int]
     crowded = {key for key, count in places.items() if count > PLACES_MAX}
     kept = {place: one for place, one in by_place.items() if (one.kind, one.serial) not in crowded}
     return kept, refused + len(by_place) - len(kept)
+
+
+def _named_as_known(cluster_id: int, told: dict[tuple[str, str], Seen]) -> dict[tuple[str, str], Seen]:
+    """GPUs keep one part, whichever of UUID and serial was told first."""
+    uuids = [one.gpu_uuid for one in told.values() if one.gpu_uuid]
+    known = {part.gpu_uuid: part for part in Part.objects.filter(cluster_id=cluster_id, gpu_uuid__in=uuids)}
+    found = {}
+    for place, one in told.items():
+        part = known.get(one.gpu_uuid) if one.gpu_uuid else None
+        if part is not None and part.kind == one.kind and part.serial != one.serial:
+            if part.serial == part.gpu_uuid:
+                Part.objects.filter(pk=part.pk).update(serial=one.serial)
+            elif one.serial == one.gpu_uuid:
+                one = replace(one, serial=part.serial)
+        found[place] = one
+    return found
 
 
 def _parts(cluster_id: int, told: dict[tuple[str, str], Seen], now: datetime) -> dict[tuple[str, str], int]:
@@ -155,24 +174,31 @@ class _Changes:
         self.replaced: list[int] = []
         self.moved: list[int] = []
         self.begun: list[tuple[int, Seen]] = []
+        self._came: set[int] = set()
+        """parts that are in a new place"""
         self._now_at: dict[int, set[tuple[str, str]]] = defaultdict(set)
 
-    def see(self, part_id: int, one: Seen, held: PartPlacement | None) -> None:
+    def see(self, part_id: int, one: Seen, held: PartPlacement | None, now: datetime) -> None:
         """A part in its place, where ``held`` was until now."""
         self._now_at[part_id].add((one.host, one.slot))
         if held is not None and held.part_id == part_id:
-            self.same.append(held.pk)
+            if now - held.seen_at >= SEEN_EVERY:
+                self.same.append(held.pk)
             return
         if held is not None:
             self.replaced.append(held.pk)
+        self._came.add(part_id)
         self.begun.append((part_id, one))
 
-    def leave(self, open_rows: Sequence[PartPlacement], told: dict[tuple[str, str], Seen]) -> int:
-        """Ends older placements of parts that are elsewhere now; returns how many parts are told twice."""
+    def leave(self, open_rows: Sequence[PartPlacement]) -> int:
+        """Ends older placements of parts that came to another place; returns how many parts are told twice.
+
+        Of a part that was told in two places the one that falls silent ends nothing.
+        """
         gone = set(self.replaced)
         for row in open_rows:
             places = self._now_at.get(row.part_id, set())
-            if places and (row.host, row.slot) not in places and row.pk not in gone:
+            if row.part_id in self._came and (row.host, row.slot) not in places and row.pk not in gone:
                 self.moved.append(row.pk)
         return sum(len(places) > 1 for places in self._now_at.values())
 

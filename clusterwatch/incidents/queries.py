@@ -97,8 +97,10 @@ def neighbours(incident: Incident, visible: QuerySet[Incident]) -> Sequence[Inci
 def lost_gpus(incident: Incident) -> float | None:
     """GPUs that burn for nothing: all that stand still, or the share of a step that something slow costs.
 
-    None where that share is not known.
+    None where that share is not known; what a fault of a part costs is told by the incidents of its jobs.
     """
+    if incident.fault_class == "health":
+        return None
     if incident.fault_class not in SLOW_CLASSES:
         return float(incident.gpu_count)
     ratio = (incident.diagnosis or {}).get("lost_ratio")

@@ -55,11 +55,12 @@ class Recurrence:
         if self.same_place:
             count = len(self.same_place)
             said.append(
-                f"{self.slot} of {self.host} was named {_times(count)} with another part in it: "
+                f"the place {self.slot} of {self.host} was named {_times(count)} with another part in it: "
                 "look at the place, not at the part"
             )
         replaced = _times(self.replaced_count) if self.replaced_count else "never"
-        return f"{'; '.join(said)}; replaced there {replaced}."
+        words = f"{'; '.join(said)}; replaced there {replaced}."
+        return words[0].upper() + words[1:]
 
 
 @dataclass(slots=True)
@@ -166,4 +167,5 @@ def _times(count: int) -> str:
 
 def _ordinal(number: int) -> str:
     names = {2: "second", 3: "third", 4: "fourth", 5: "fifth"}
-    return names.get(number, f"{number}th")
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th") if number % 100 not in (11, 12, 13) else "th"
+    return names.get(number, f"{number}{ending}")

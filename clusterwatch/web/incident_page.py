@@ -22,6 +22,7 @@ from clusterwatch.web.words import Badge, incident_badge, verdict_badge
 _SAFE_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 """Only names made of these may stand in a command that somebody copies into a shell."""
 STACKS_MAX = 12
+_TOLD_BY_WHY = SLOW_CLASSES | {"health"}
 
 _ROOT_WORDS = {
     "missing_rank": "never issued {call}",
@@ -278,7 +279,7 @@ def _named_words(diagnosis: Mapping[str, Any]) -> tuple[str, str]:
     suspects = diagnosis.get("suspect_ranks") or []
     if suspects:
         return f"suspects {rank_runs(suspects)}", "degraded"
-    return "names nobody", "unknown"
+    return ("", "failed") if diagnosis.get("class") == "health" else ("names nobody", "unknown")
 
 
 def _cards(
@@ -301,7 +302,7 @@ def _cards(
         cards.append(
             _joined(left.pop("collective_state", None), "collective_state", title, names, state, False)
         )
-    if diagnosis.get("class") in SLOW_CLASSES and diagnosis.get("why"):
+    if diagnosis.get("class") in _TOLD_BY_WHY and diagnosis.get("why"):
         cards.append(Card("why", "How we know", names, state, source=str(diagnosis.get("rule")), wide=True))
     if stacks:
         title = _stack_title(stacks)

@@ -57,6 +57,17 @@ def slow(handler: BaseHTTPRequestHandler) -> None:
     status(handler, 200)
 
 
+def drip(handler: BaseHTTPRequestHandler) -> None:
+    """A header, a byte at a time, for ever."""
+    for _ in range(30):
+        try:
+            handler.wfile.write(b"H")
+            handler.wfile.flush()
+        except OSError:
+            return
+        time.sleep(0.1)
+
+
 @contextmanager
 def webhook(context: ssl.SSLContext | None = None) -> Iterator[Hook]:
     hook = Hook()

@@ -153,9 +153,23 @@ def test_failures_wait_longer_and_longer_and_hold_up_nobody_else() -> None:
         after = Receiver.objects.get(pk=pager.pk).resume_at
         assert after is not None and services.receivers_due(at) == [other.pk]
         waits.append((after - at).total_seconds())
-        at = after
+        at = max(after, Delivery.objects.get(pk=claimed.pk).due_at)
     assert 4 <= waits[0] <= 6 and 480 <= waits[-1] <= 720 and waits[3] > 2 * waits[0]
     assert Receiver.objects.get(pk=pager.pk).failures == 9
+
+
+def test_a_notice_that_is_always_refused_holds_up_no_other_incident() -> None:
+    pager = receiver()
+    bad, good = opened(), opened("2/2/0/stopped")
+    services.enqueue(NOW)
+    at, told = NOW, []
+    for _ in range(40):
+        at += timedelta(seconds=2)
+        if pager.pk in services.receivers_due(at) and (claimed := services.claim(pager.pk, at)) is not None:
+            is_bad = claimed.incident_id == bad.pk
+            services.settle(claimed, DOWN if is_bad else OK, at)
+            told.append(claimed.incident_id)
+    assert told[:2] == [bad.pk, good.pk] and told.count(bad.pk) >= 3 and told.count(good.pk) == 1
 
 
 def test_the_other_side_may_say_how_long_to_wait() -> None:

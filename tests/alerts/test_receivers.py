@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 import ssl
+import time
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from clusterwatch.alerts.receivers.email import Email
 from clusterwatch.alerts.receivers.webhook import Webhook
 from clusterwatch.incidents import services as incidents
 from clusterwatch.incidents.models import Incident
-from tests.alerts.servers import Answer, Hook, Mailbox, reset, slow, status, webhook
+from tests.alerts.servers import Answer, Hook, Mailbox, drip, reset, slow, status, webhook
 from tests.incidents.sightings import T0, sighting
 
 KEY = "3f6f7d4e-0000-4000-8000-000000000001"
@@ -80,6 +81,15 @@ def test_a_slow_one_is_left(hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.django_db
+def test_one_that_drips_is_left_in_time(hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhook_module, "TIMEOUT_S", 0.3)
+    hook.answer = drip
+    began_s = time.monotonic()
+    assert not Webhook().send(to(hook), told(), KEY).is_sent
+    assert time.monotonic() - began_s < 3
+
+
+@pytest.mark.django_db
 def test_a_certificate_that_nobody_vouches_for_is_refused(settings: Any) -> None:
     settings.WEBHOOKS_ANYWHERE = True
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -90,7 +100,13 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(settings: Any) -> None
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "169.254.169.254", "0.0.0.0", "[::1]"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1", "localhost", "169.254.169.254", "0.0.0.0", "[::1]", "[::ffff:169.254.169.254]",
+        "[fd00:ec2::254]", "100.100.100.200",
+    ],
+)  # fmt: skip
 def test_addresses_of_this_machine_and_of_links_are_refused(host: str, settings: Any) -> None:
     settings.WEBHOOKS_ANYWHERE = False
     outcome = Webhook().send(Target("pager", f"http://{host}:9/", "s"), told(), KEY)

@@ -38,8 +38,9 @@ def history(serial: str) -> list[tuple[str, str, str, bool]]:
 def test_a_part_stays_one_while_it_is_told_from_one_place(cluster: Cluster) -> None:
     assert take(cluster, [gpu("1650001")]) == Taken(told=1, begun=1, ended=0, twice=0, no_serials=0)
     assert take(cluster, [gpu("1650001")], minutes=5) == Taken(1, 0, 0, 0, 0)
+    take(cluster, [gpu("1650001")], minutes=40)
     (placed,) = part_history.placements(Part.objects.get())
-    assert (placed.since, placed.seen_at) == (NOW, NOW + timedelta(minutes=5))
+    assert (placed.since, placed.seen_at) == (NOW, NOW + timedelta(minutes=40))
 
 
 def test_a_replaced_part_ends_where_another_serial_sits(cluster: Cluster) -> None:
@@ -75,6 +76,29 @@ def test_what_is_not_told_any_more_is_last_seen_and_not_gone(cluster: Cluster) -
 def test_a_serial_told_in_two_places_at_once_is_said(cluster: Cluster) -> None:
     assert take(cluster, [gpu("1650001"), gpu("1650001", "b")]).twice == 1
     assert [row[3] for row in history("1650001")] == [True, True]
+
+
+def test_of_two_places_the_one_that_falls_silent_ends_nothing(cluster: Cluster) -> None:
+    take(cluster, [gpu("1650001"), gpu("1650001", "b")])
+    assert take(cluster, [gpu("1650001")], minutes=5).ended == 0
+    assert take(cluster, [gpu("1650001"), gpu("1650001", "b")], minutes=10).begun == 0
+    assert len(history("1650001")) == 2
+
+
+def test_a_place_that_stood_empty_in_between_was_refilled(cluster: Cluster) -> None:
+    take(cluster, [gpu("1650001")])
+    take(cluster, [gpu("1650001", "b")], minutes=5)
+    take(cluster, [gpu("1650001", "b"), gpu("1650002")], minutes=10)
+    assert part_history.replaced_since(cluster.pk, "a", "gpu/0", NOW) == 1
+    assert part_history.replaced_since(cluster.pk, "b", "gpu/0", NOW) == 0
+
+
+def test_a_gpu_known_by_its_uuid_first_keeps_its_history(cluster: Cluster) -> None:
+    by_uuid = Seen("gpu", "GPU-1650001", "a", "gpu/0", gpu_uuid="GPU-1650001")
+    take(cluster, [by_uuid])
+    assert take(cluster, [gpu("1650001")], minutes=5) == Taken(1, 0, 0, 0, 0)
+    assert take(cluster, [by_uuid], minutes=10) == Taken(1, 0, 0, 0, 0)
+    assert Part.objects.get().serial == "1650001"
 
 
 def test_one_text_on_many_parts_is_no_serial(cluster: Cluster) -> None:

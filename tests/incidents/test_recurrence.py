@@ -46,7 +46,7 @@ def test_the_third_time_is_said_with_how_often_it_was_replaced(cluster: Cluster)
     named(cluster, 20, "n7", 3, "GPU-1650001")
     named(cluster, 5, "n7", 3, "GPU-1650001")
     newest = named(cluster, 0, "n7", 3, "GPU-1650001")
-    assert sentences(newest) == ["third time in 30 days that GPU 1650001 is named; replaced there never."]
+    assert sentences(newest) == ["Third time in 30 days that GPU 1650001 is named; replaced there never."]
 
 
 def test_a_part_that_carried_its_fault_along_is_told_by_its_earlier_host(cluster: Cluster) -> None:
@@ -63,7 +63,7 @@ def test_a_place_that_stays_sick_after_a_repair_is_told_as_the_place(cluster: Cl
     sits(cluster, 10, "n7", 3, "1650002")
     newest = named(cluster, 0, "n7", 3, "GPU-1650002")
     assert sentences(newest) == [
-        "gpu/3 of n7 was named once with another part in it: look at the place, not at the part; "
+        "The place gpu/3 of n7 was named once with another part in it: look at the place, not at the part; "
         "replaced there once."
     ]
 

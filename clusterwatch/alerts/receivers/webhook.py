@@ -8,6 +8,7 @@ metadata are refused unless ``CLUSTERWATCH_WEBHOOKS_ANYWHERE`` is set. 4xx is fo
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import ipaddress
@@ -27,6 +28,8 @@ TIMEOUT_S: Final = 5.0
 ANSWER_MAX_BYTES: Final = 4_096
 AGAIN_MAX_S: Final = 3_600.0
 _LATER: Final = frozenset({408, 425, 429})
+_METADATA: Final = frozenset(map(ipaddress.ip_address, ("fd00:ec2::254", "100.100.100.200")))
+"""Services of clouds that give away credentials and are not link-local."""
 
 
 class Webhook:
@@ -47,6 +50,7 @@ class Webhook:
         body = json.dumps(notice.payload, separators=(",", ":"), ensure_ascii=False).encode()
         headers = {
             "Content-Type": "application/json",
+            "Accept-Encoding": "identity",
             "User-Agent": "clusterwatch",
             "Idempotency-Key": key,
             "X-Clusterwatch-Event": notice.event,
@@ -56,13 +60,19 @@ class Webhook:
             refused = _refused(httpx.URL(target.address).host)
             if refused:
                 return Outcome(False, True, refused)
-            with (
-                httpx.Client(timeout=TIMEOUT_S, follow_redirects=False, trust_env=False) as client,
-                client.stream("POST", target.address, content=body, headers=headers) as answer,
-            ):
-                return _outcome(answer)
+            return asyncio.run(_post(target.address, body, headers))
         except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as fault:
             return Outcome(False, False, f"{type(fault).__name__}: {fault}"[:255])
+
+
+async def _post(url: str, body: bytes, headers: dict[str, str]) -> Outcome:
+    """One request within ``TIMEOUT_S`` in all, however slowly they drip. Raises ``TimeoutError``."""
+    async with (
+        asyncio.timeout(TIMEOUT_S),
+        httpx.AsyncClient(timeout=TIMEOUT_S, follow_redirects=False, trust_env=False) as client,
+        client.stream("POST", url, content=body, headers=headers) as answer,
+    ):
+        return await _outcome(answer)
 
 
 def signature(key: str, body: bytes, at_s: int) -> str:
@@ -71,14 +81,18 @@ def signature(key: str, body: bytes, at_s: int) -> str:
     return f"t={at_s},v1={signed}"
 
 
-def _outcome(answer: httpx.Response) -> Outcome:
-    """By the status alone; of the body only its beginning is read, for people."""
+async def _outcome(answer: httpx.Response) -> Outcome:
+    """By the status alone; of the body only its beginning is read, as it came, for people."""
     code = answer.status_code
     if 200 <= code < 300:
         return Outcome(True, False, SENT)
     if 300 <= code < 400:
         return Outcome(False, True, f"{code}: redirects are not followed")
-    text = next(answer.iter_bytes(ANSWER_MAX_BYTES), b"").decode("utf-8", "replace")
+    start = b""
+    async for chunk in answer.aiter_raw(ANSWER_MAX_BYTES):
+        start = chunk
+        break
+    text = start.decode("utf-8", "replace")
     said = f"{code} {' '.join(text.split())}"[:255]
     if code >= 500 or code in _LATER:
         return Outcome(False, False, said, _again_s(answer.headers.get("Retry-After", "")))
@@ -101,7 +115,9 @@ def _refused(host: str) -> str:
     if settings.WEBHOOKS_ANYWHERE:
         return ""
     for *_, place in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
-        address = ipaddress.ip_address(str(place[0]).partition("%")[0])
-        if address.is_loopback or address.is_link_local or address.is_unspecified or address.is_multicast:
+        told = ipaddress.ip_address(str(place[0]).partition("%")[0])
+        address = getattr(told, "ipv4_mapped", None) or told
+        is_near = address.is_loopback or address.is_link_local or address.is_unspecified
+        if is_near or address.is_multicast or address in _METADATA:
             return f"{address} is an address of this machine or of a link: not allowed"
     return ""
