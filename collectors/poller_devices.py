@@ -8,6 +8,7 @@ last, with the reason as its state and a growing age.
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -18,7 +19,7 @@ from collectors import wire_events
 from collectors.clock import Clock
 from collectors.pollers.device import Device, DeviceReading
 from collectors.readings import CONFIRM_EVERY_S, EVERY_S, columns, digest_of_words, may_travel
-from collectors.sources.base import OK, Reading
+from collectors.sources.base import OK, Attribute, Reading, SourceEvent
 from collectors.sources.news import News
 from collectors.sources.tree import printable
 from collectors.wire import limits, readings, records
@@ -28,7 +29,10 @@ DEVICES_MAX: Final = 16_384
 TABLE_MAX_BYTES: Final = limits.RECORD_MAX_BYTES - 65_536
 """Before it is compressed; the largest switch known has 0.6 MB."""
 EVENTS_MAX: Final = 256
-"""of one device at one look"""
+"""of one device at one look, the gravest first; what is beyond is counted in an event of its own"""
+LEFT_OUT: Final = "device_events_left_out"
+KINDS_TOLD: Final = 16
+_GRAVEST_FIRST: Final = ("critical", "warning", "info")
 _LOOK, _FAILURE = "look", "failure"
 """Faults that stand at a look that gave values, and those of one that gave none, are kept apart."""
 
@@ -75,7 +79,8 @@ class Devices:
         more = {"device": f"{told.device.kind}/{told.device.name}"}
         if told.node:
             more["device_node"] = told.node
-        made = [wire_events.of_source(poller, event, self._clock.now_ns()) for event in fresh[:EVENTS_MAX]]
+        told_now = bounded(f"{told.device.kind}/{told.device.name}", fresh)
+        made = [wire_events.of_source(poller, event, self._clock.now_ns()) for event in told_now]
         return [msgspec.structs.replace(event, fields=event.fields | more) for event in made]
 
     def fail(self, poller: str, state: str) -> None:
@@ -115,6 +120,20 @@ class Devices:
             data=readings.pack(table),
             node=kept.node,
         )
+
+
+def bounded(entity: str, events: list[SourceEvent]) -> list[SourceEvent]:
+    """The gravest ``EVENTS_MAX``, and one event that says how many more of which kinds there were."""
+    if len(events) <= EVENTS_MAX:
+        return events
+    ordered = sorted(events, key=lambda event: _GRAVEST_FIRST.index(event.severity))
+    left_out = ordered[EVENTS_MAX:]
+    kinds = Counter(event.kind for event in left_out)
+    told = [f"{kind} {count}" for kind, count in kinds.most_common(KINDS_TOLD)]
+    text = f"{len(left_out)} more events of {entity} at this look are not kept: {', '.join(told)}"
+    attributes: dict[str, Attribute] = {"count": len(left_out), "kinds": told}
+    worst = left_out[0].severity
+    return [*ordered[:EVENTS_MAX], SourceEvent(entity, LEFT_OUT, text[:1_000], worst, attributes=attributes)]
 
 
 def state_word(state: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from collectors.minute import MetricSpec
@@ -115,7 +115,7 @@ class PcieSource:
             return
         own = gpu_links(tree)
         for gpu in gpus(tree):
-            link = own.get(gpu.uuid) or links.get(gpu.bdf or "")
+            link = own.get(gpu.uuid) or _at_rest(links.get(gpu.bdf or ""))
             if link is not None:
                 told = {"bdf": gpu.bdf} if gpu.bdf else {}
                 yield from _judged(f"gpu/{gpu.uuid}", f"GPU {gpu.uuid}", link, _wanted(row), told)
@@ -162,6 +162,11 @@ def _gpu_link(numbers: Mapping[str, float]) -> Link:
     gen = int(numbers.get("gen", 0))
     busy = numbers.get("util", 0.0) >= BUSY_PERCENT
     return Link(width if width in WIDTHS else None, GEN_GTS.get(gen), busy)
+
+
+def _at_rest(link: Link | None) -> Link | None:
+    """A GPU's link as the kernel tells it, which does not say whether it works: only the width counts."""
+    return None if link is None else replace(link, busy=False)
 
 
 def _smi_numbers(tree: Tree) -> Iterator[tuple[str, str, float]]:

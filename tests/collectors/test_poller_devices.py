@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectors.poller_devices import Devices
+from collectors.poller_devices import LEFT_OUT, Devices
 from collectors.poller_messages import Message, PollerWord, Reader, TooLarge, packed
 from collectors.pollers.device import Device, DeviceReading
 from collectors.sources.base import Reading, Sample, SourceEvent
@@ -76,6 +76,18 @@ def test_a_device_with_too_much_or_with_no_name_costs_itself_only() -> None:
     (record,) = devices.due()
     table = readings.unpack(record.data)
     assert 0 < len(table.value) == 70_000 - table.left_out
+
+
+def test_what_is_too_much_for_one_look_is_counted_and_the_gravest_travel() -> None:
+    devices = Devices(FakeClock())
+    many = [SourceEvent(f"switchport/leaf-1/{place}", "flap", "went", "info") for place in range(300)]
+    grave = SourceEvent("switch/leaf-1", "switch_lost", "gone", "critical")
+    events = devices.take("switch_snmp", 60.0, DeviceReading(LEAF, Reading((), [*many, grave])))
+    assert [event.kind for event in events] == ["switch_lost", *["flap"] * 255, LEFT_OUT]
+    assert (events[-1].fields["count"], events[-1].fields["kinds"]) == ("45", '["flap 45"]')
+    assert (events[-1].fields["device"], events[-1].severity) == ("switch/leaf-1", "info")
+    few = devices.take("switch_snmp", 60.0, DeviceReading(LEAF, Reading((), many[:256])))
+    assert [event.kind for event in few] == ["flap"] * 256
 
 
 @settings(max_examples=30)

@@ -114,3 +114,12 @@ def test_a_missing_port_and_a_slow_one_are_told(tmp_path: Path) -> None:
 def test_a_damaged_inventory_expects_nothing(tmp_path: Path, text: str) -> None:
     write(tmp_path, {"etc/clusterwatch/agent.toml": text})
     assert look(ExpectedSource(), tmp_path)[1] == []
+
+
+def test_a_gpu_that_only_the_kernel_knows_is_judged_by_its_width_alone(tmp_path: Path) -> None:
+    """Nobody says whether it works, and one that idles lowers its speed: that would be a fault each night."""
+    write(tmp_path, {"etc/clusterwatch/agent.toml": INVENTORY})
+    write(tmp_path, {f"proc/driver/nvidia/gpus/{BDF}/information": f"GPU UUID: \t {GPU}\n"})
+    assert look(PcieSource(), device(tmp_path, "16", "2.5 GT/s PCIe"))[1] == []
+    (event,) = look(PcieSource(), device(tmp_path, "8", "2.5 GT/s PCIe"))[1]
+    assert (event.entity, event.message) == (f"gpu/{GPU}", f"GPU {GPU}: PCIe x8 instead of x16")
