@@ -2,7 +2,8 @@
 
 In: the table ``ib_cluster`` of pollers.toml. Out: a ``DeviceReading`` of the fabric and one per switch. The
 fabric's own tools are asked (``ib_documents``); no counter is ever reset. A port that had a cable and has
-none now is down; a switch that was there and is not any more is ``not_in_fabric`` for a day.
+none now is down; a switch that was there and is not any more is ``not_in_fabric`` for a day; both are known
+also to a poller that starts again (``ib_memory``).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collectors.pollers.ib_counters import KINDS, UNTOLD_ZEROS
 from collectors.pollers.ib_documents import Ask, Scan
 from collectors.pollers.ib_fabric import WHOLE_WIDTH
 from collectors.pollers.ib_link_states import LinkState
+from collectors.pollers.ib_memory import FORGET_S, FabricMemory, Remembered
 from collectors.pollers.ib_topology import End, Fabric, Switch, adapter_of
 from collectors.pollers.switch_facts import Neighbour, Port, SwitchFacts
 from collectors.pollers.switch_ports import Rules, SwitchPorts
@@ -31,7 +33,7 @@ PERIOD_S: Final = 300.0
 LOOK_S: Final = 120.0
 """for each of the tools: a fabric of 26,000 nodes is walked in about a minute"""
 NOT_IN_FABRIC: Final = "not_in_fabric"
-LOST_S: Final = 86_400.0
+LOST_S: Final = FORGET_S
 DISABLED: Final = "Disabled"
 _KEYS: Final = (*ib_documents.KEYS, "lanes", "name", "period_s")
 
@@ -58,6 +60,7 @@ class IbClusterPoller:
         lanes: int = WHOLE_WIDTH,
         clock: Callable[[], float] = time.monotonic,
         name: str = NAME,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         """``lanes``: of a link that lacks none; 2 where ports are split on purpose."""
         self.name = name
@@ -69,6 +72,13 @@ class IbClusterPoller:
         self._clock = clock
         self._known: dict[str, _Known] = {}
         self._doubtful: set[str] = set()
+        self._wall = wall
+        self._memory: FabricMemory | None = None
+        self._is_recalled = False
+
+    def keep_in(self, folder: Path) -> None:
+        """Goes on where a poller before stopped."""
+        self._memory = FabricMemory(folder / f"{self.name}.json", self._fabric)
 
     def poll(self, at_s: float) -> Iterator[DeviceReading]:
         """The fabric, then each switch.
@@ -79,14 +89,34 @@ class IbClusterPoller:
         scan = self._ask(self._clock)
         if scan is None:
             return
+        self._recall(scan.at_s)
         names = scan.fabric.names(self._doubtful)
         yield DeviceReading(Device("fabric", self._fabric), self._summary(scan))
         for guid, switch in scan.fabric.switches.items():
             yield self._switch(scan, names, guid, switch)
         yield from self._lost(scan.fabric, set(names.values()), scan.at_s)
+        self._remember(scan.at_s)
 
     def close(self) -> None:
         """Nothing stays open."""
+
+    def _recall(self, at_s: float) -> None:
+        """Once, at the first look: only then it is known what time it is by the clock of looks."""
+        if self._memory is None or self._is_recalled:
+            return
+        self._is_recalled = True
+        now_s = self._wall()
+        for one in self._memory.load(now_s):
+            ports = SwitchPorts(one.name, Rules(untold_zeros=UNTOLD_ZEROS))
+            self._known[one.guid] = _Known(one.name, ports, at_s - (now_s - one.seen_s), one.ports)
+
+    def _remember(self, at_s: float) -> None:
+        if self._memory is not None:
+            now_s = self._wall()
+            self._memory.save(
+                Remembered(guid, known.name, round(now_s - (at_s - known.at_s), 3), known.seen)
+                for guid, known in self._known.items()
+            )
 
     def _switch(self, scan: Scan, names: Mapping[str, str], guid: str, switch: Switch) -> DeviceReading:
         name = names[guid]
@@ -183,6 +213,7 @@ def _facts(
         port.oper_up = end is not None if state is None else state.is_up
         port.admin_up = None if state is None else state.physical != DISABLED
         port.counters = scan.counts(keys, number)
+        port.is_meant_up = number in seen
         if end is not None:
             known.seen |= 1 << number
             _plug(port, end, names)

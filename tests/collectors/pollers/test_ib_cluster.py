@@ -14,6 +14,7 @@ from collectors.pollers import ib_documents
 from collectors.pollers.command import CommandError
 from collectors.pollers.device import ConfigError, DeviceReading
 from collectors.pollers.ib_cluster import IbClusterPoller, from_config
+from collectors.pollers.ib_memory import FILE_MAX_BYTES
 from collectors.sources.base import Sample, SourceEvent
 from tests.collectors.pollers import fabric_texts
 from tests.collectors.pollers.fabric_texts import Model
@@ -32,7 +33,14 @@ class Site:
 
     def _made(self, config: dict[str, Any]) -> IbClusterPoller:
         ask = ib_documents.from_files(self.folder, 900.0, lambda: self.now_s)
-        return IbClusterPoller("ib", ask, lanes=config.get("lanes", 4), clock=lambda: self.now_s)
+        lanes = config.get("lanes", 4)
+        poller = IbClusterPoller("ib", ask, lanes=lanes, clock=lambda: self.now_s, wall=lambda: self.now_s)
+        poller.keep_in(self.folder.parent)
+        return poller
+
+    def restart(self) -> None:
+        """The poller's process ends and starts again, with what it kept."""
+        self.poller = self._made({})
 
     def write(self, **texts: str) -> None:
         for path in self.folder.iterdir():
@@ -135,6 +143,46 @@ def test_after_a_restart_a_dead_link_is_known_by_its_own_counter(site: Site) -> 
     )
     (event,) = events(told[f"switch/{LEAF}"], "port_down")
     assert event.entity == f"switchport/{LEAF}/3"
+
+
+def test_a_cable_that_went_is_still_gone_for_a_poller_that_starts_again(site: Site) -> None:
+    site.look(Model())
+    site.restart()
+    told = site.look(Model(cut={(0, 3)}))
+    for switch, port in ((LEAF, 3), (SPINE, 1)):
+        (event,) = events(told[f"switch/{switch}"], "port_down")
+        assert event.entity == f"switchport/{switch}/{port}"
+    site.restart()
+    assert len(events(site.look(Model(cut={(0, 3)}))[f"switch/{LEAF}"], "port_down")) == 1
+    assert events(site.look(Model())[f"switch/{LEAF}"], "port_down") == []
+
+
+def test_a_switch_that_went_while_no_poller_ran_is_told_and_forgotten_after_a_day(site: Site) -> None:
+    site.look(Model())
+    site.restart()
+    told = site.look(Model(gone={2}))
+    assert events(told[f"switch/{SPINE}"], "switch_lost")
+    site.now_s += 90_000.0
+    site.restart()
+    told = site.look(Model(gone={2}))
+    assert f"switch/{SPINE}" not in told
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        "", "[]", '{"fabric": "ib", "switches": 7}', "[" * 100_000, "x" * (FILE_MAX_BYTES + 1),
+        '{"fabric": "other", "switches": [["b83fd20300000000", "a", 1000000, "ff"]]}',
+        '{"fabric": "ib", "switches": [["no guid", "a", 1000000, "ff"], ["b83fd20300000000", "a\\n", 1, "f"],'
+        ' ["b83fd20300000000", "a", true, "ff"], ["b83fd20300000000", "a", 1000000, "-1"], [1], null,'
+        ' ["b83fd20300000000", "a", NaN, "f"], ["b83fd20300000000", "a", 9000000, "f"]]}',
+    ],
+)  # fmt: skip
+def test_a_broken_memory_of_a_fabric_is_forgotten(site: Site, kept: str) -> None:
+    (site.folder.parent / "ib_cluster.json").write_text(kept, encoding="utf-8")
+    told = site.look(Model(cut={(0, 3)}))
+    assert sorted(told) == ["fabric/ib", "switch/ib-leaf-00", "switch/ib-leaf-01", "switch/ib-spine-00"]
+    assert events(told[f"switch/{LEAF}"], "port_down") == []
 
 
 def test_a_disabled_port_is_no_fault(site: Site) -> None:
