@@ -17,10 +17,10 @@ from clusterwatch.analysis.goodput_model import SAVE_MIN_S, Floats, Ints, Kind, 
 
 TOLERANCE_RATIO: Final = 0.01
 """A step this much slower than usual is whole: clocks and silicon differ by about one per cent for ever."""
-PACES_MAX: Final = 1_440
-"""Windows whose median pace is kept per world: a day of minutes."""
-PACE_PERCENTILE: Final = 25.0
-"""The usual pace is a low one: a fault that lasts for most of a day must not become usual."""
+PACES_MAX: Final = 360
+"""Windows whose median pace is kept per world: six hours of minutes."""
+PACE_PERCENTILE: Final = 10.0
+"""The usual pace is a low one: a fault must last nine times as long as what went before to become usual."""
 
 
 def of_steps(
@@ -44,7 +44,7 @@ def of_steps(
     again = steps.step <= (-1 if memory.repeats_until is None else memory.repeats_until)
     ended = (steps.end_ns > start_ns) & (steps.end_ns <= end_ns) & (free_ns > 0)
     paces = _paces(memory.paces_s, world, free_ns / 1e9, ended & ~again & (longest_s < SAVE_MIN_S))
-    usual_s = {number: float(np.percentile(told, PACE_PERCENTILE)) for number, told in paces.items()}
+    usual_s = {number: _usual_s(told) for number, told in paces.items()}
     ckpt_ns, excess_ns = _parts(free_ns, _by_world(usual_s, world) * 1e9, saved_s * 1e9, longest_s * 1e9)
     share = np.divide(window_ns, free_ns, out=np.zeros(count), where=free_ns > 0)
     ckpt = np.minimum((ckpt_ns * share).astype(np.int64), window_ns)
@@ -54,6 +54,10 @@ def of_steps(
         last = max(last or 0, int(steps.step[ended].max()))
     told = _summed(window_ns, again, ckpt, slow)
     return told, usual_s, replace(memory, paces_s=paces, last_step=last)
+
+
+def _usual_s(paces_s: Sequence[float]) -> float:
+    return float(np.percentile(paces_s, PACE_PERCENTILE, method="lower"))
 
 
 def _summed(window_ns: Ints, again: NDArray[np.bool_], ckpt: Ints, slow: Ints) -> dict[Kind, int]:

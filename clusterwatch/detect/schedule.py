@@ -31,6 +31,9 @@ PARTS_EVERY_S: Final = 300
 """Parts change places by hand."""
 PARTS_NAME: Final = "parts by serial, every five minutes"
 PARTS_TASK: Final = "detect.parts"
+GOODPUT_EVERY_S: Final = 60
+GOODPUT_NAME: Final = "time of all jobs, every minute"
+GOODPUT_TASK: Final = "detect.goodput"
 
 
 def install(**_signal: Any) -> None:
@@ -40,3 +43,4 @@ def install(**_signal: Any) -> None:
     beat.install(DRIFT_NAME, DRIFT_TASK, DRIFT_EVERY_S, DRIFT_EVERY_S)
     beat.install(HEALTH_NAME, HEALTH_TASK, HEALTH_EVERY_S, HEALTH_EVERY_S)
     beat.install(PARTS_NAME, PARTS_TASK, PARTS_EVERY_S, PARTS_EVERY_S)
+    beat.install(GOODPUT_NAME, GOODPUT_TASK, GOODPUT_EVERY_S, GOODPUT_EVERY_S)

@@ -2,8 +2,8 @@
 
 ``tick`` runs once a second and hands each watched job to a task of its own. A job is looked at by one task at
 a time (lease); what could not start within its second is dropped, so nothing ever piles up. ``slow`` does the
-same every ten seconds for the steps of running jobs. Each cluster has tasks of its own: ``health`` every five
-seconds, ``drift`` each minute, ``parts`` every five minutes.
+same every ten seconds for the steps of running jobs, ``goodput`` counts their time each minute. Each cluster has
+tasks of its own: ``health`` every five seconds, ``drift`` each minute, ``parts`` every five minutes.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Final
 import redis
 from celery import shared_task
 
-from clusterwatch.detect import drift, health, jobs, parts, schedule, slow
+from clusterwatch.detect import drift, goodput, health, jobs, parts, schedule, slow
 from clusterwatch.fleet.queries import clusters
+from clusterwatch.jobs.goodput_ledger import uncounted_jobs
 from clusterwatch.jobs.services import expire_captures
 from clusterwatch.store import hot
 
@@ -27,6 +28,7 @@ SLOW_LEASE_S: Final = 30.0
 DRIFT_LEASE_S: Final = 50.0
 HEALTH_LEASE_S: Final = 20.0
 PARTS_LEASE_S: Final = 120.0
+GOODPUT_LEASE_S: Final = 60.0
 DRIFT_APART_S: Final = 7
 """Between two clusters, so that large ones never hold all workers from the looks of each second."""
 log = logging.getLogger(__name__)
@@ -159,4 +161,29 @@ def look_at_cluster_parts(cluster_id: int) -> bool:
     with hot.leased(f"detect:parts:{cluster_id}", PARTS_LEASE_S) as is_ours:
         if is_ours:
             parts.look(cluster_id, time.time_ns())
+    return is_ours
+
+
+@shared_task(
+    name="detect.goodput",
+    expires=schedule.GOODPUT_EVERY_S,
+    soft_time_limit=8,
+    time_limit=12,
+    ignore_result=True,
+)
+def count_time() -> int:
+    """Starts a count of every job's time, spread over the minute; returns how many."""
+    ids = list(uncounted_jobs(time.time_ns()).values_list("pk", flat=True))
+    for place, job_id in enumerate(ids):
+        wait_s = place % schedule.GOODPUT_EVERY_S
+        count_job_time.apply_async((job_id,), countdown=wait_s, expires=wait_s + schedule.GOODPUT_EVERY_S)
+    return len(ids)
+
+
+@shared_task(name="detect.job_goodput", soft_time_limit=50, time_limit=55, ignore_result=True)
+def count_job_time(job_id: int) -> bool:
+    """Counts one job's time up to now; False when another task is at it."""
+    with hot.leased(f"detect:goodput:{job_id}", GOODPUT_LEASE_S) as is_ours:
+        if is_ours:
+            goodput.look(job_id, time.time_ns())
     return is_ours

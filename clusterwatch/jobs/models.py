@@ -7,6 +7,21 @@ from django.db import models
 
 from clusterwatch.accounts.models import Team
 from clusterwatch.fleet.models import Cluster, Node
+from clusterwatch.jobs.goodput_models import Checkpoint, GoodputHour, GoodputMark, StartUp
+
+__all__ = [
+    "Capture",
+    "Checkpoint",
+    "DriftFinding",
+    "DriftGroup",
+    "DriftRun",
+    "GoodputHour",
+    "GoodputMark",
+    "Group",
+    "Job",
+    "Rank",
+    "StartUp",
+]
 
 
 class Job(models.Model):

@@ -115,7 +115,7 @@ def test_a_first_window_has_its_own_pace_for_the_usual_one() -> None:
 
 
 def test_a_fault_of_some_hours_does_not_become_usual() -> None:
-    memory = Memory(np.full(1, T0 - 1), {0: [1.0] * 100 + [1.5] * 200})
+    memory = Memory(np.full(1, T0 - 1), {0: [1.0] * 50 + [1.5] * 300})
     rows = [(0, n, 1.5 * (n + 1), 1.5, 0.0) for n in range(40)]
     assert of(rows, roster(1), memory).usual_s == {0: 1.0}
 
