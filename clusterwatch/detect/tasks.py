@@ -2,8 +2,8 @@
 
 ``tick`` runs once a second and hands each watched job to a task of its own. A job is looked at by one task at
 a time (lease); what could not start within its second is dropped, so nothing ever piles up. ``slow`` does the
-same every ten seconds for the steps of running jobs, ``goodput`` counts their time each minute. Each cluster has
-tasks of its own: ``health`` every five seconds, ``drift`` each minute, ``parts`` every five minutes.
+same every ten seconds for the steps of running jobs, ``goodput`` counts their time each minute. Each cluster
+has tasks of its own: ``health`` every five seconds, ``drift`` each minute, ``parts`` every five minutes.
 """
 
 from __future__ import annotations
