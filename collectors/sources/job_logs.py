@@ -2,7 +2,9 @@
 
 In: files on this node's own disks that a rank has as descriptor 1 or 2. Out: events ``log_<kind>`` with the
 kinds of ``formats.job_log``, secrets masked; ``log_flood`` for what was too much. A log on a network mount is
-not read and said so once. What stands in a log when the agent first sees it at its own start is history.
+not read and said so once. What stands in a log when the agent first sees it at its own start is history. The
+end of a dead rank's log is read where its path leads to that same file, on this host or in a container of its
+job's other processes here; else ``log_end_unread`` says that it is not known.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from collectors.formats.secrets import masked
 from collectors.minute import MetricSpec
 from collectors.sources.base import Attribute, Reading, Sample, SourceEvent
 from collectors.sources.job_logs_files import OUTPUTS, OneFile, Output, output, regular
-from collectors.sources.rank_list import RankList
+from collectors.sources.rank_list import Member, RankList
 from collectors.sources.tail import FileId, Tail
 from collectors.sources.tail_files import DiskFile, Marks, disk_file, is_local, kind_of_path
 from collectors.sources.tree import Tree, printable
@@ -33,6 +35,7 @@ EVENTS_MAX: Final = 256
 PARSER_LINES_MAX: Final = 20_000
 AGAIN_S: Final = 300.0
 FOLDS_MAX: Final = 4_096
+ROOTS_MAX: Final = 4
 TEXT_MAX_CHARS: Final = 400
 _NO_FAULT: Final = frozenset({"comm_init", "group_size"})
 _MILD: Final = frozenset({"progress", "restart", "told_to_end"})
@@ -85,12 +88,19 @@ class JobLogsSource:
         self._marks = Marks(folder / "job_logs.json")
 
     def read(self, tree: Tree, at_s: float) -> Reading:
-        files, samples = self._find(tree, at_s)
+        members = self._ranks.members(tree, at_s)
+        files, samples = self._find(tree, members)
         gone = {one: log for one, log in self._logs.items() if one not in files}
+        go_on = {writer for one in files for writer in self._logs[one].writers}
+        unread = []
         for one, log in gone.items():
-            if (file := _left_behind(tree, one, log)) is not None:
+            living = [member.pid for member in members if member.rank.job == log.job]
+            file = _left_behind(tree, one, log, living)
+            if file is not None:
                 files[one] = file
-        events = self._look(files, set(gone), at_s)
+            elif not log.writers & go_on:  # else it was rotated
+                unread.append(_unread(log))
+        events = self._look(files, set(gone), at_s) + unread
         if self._marks is not None and self._logs:
             self._marks.save({_key(one): log.tail.mark for one, log in self._logs.items()})
         for one in gone:
@@ -98,12 +108,12 @@ class JobLogsSource:
         self._is_started = True
         return Reading(samples, [*events, *self._due(at_s)])
 
-    def _find(self, tree: Tree, at_s: float) -> tuple[dict[FileId, DiskFile], list[Sample]]:
+    def _find(self, tree: Tree, members: list[Member]) -> tuple[dict[FileId, DiskFile], list[Sample]]:
         """The files of all ranks, each once, and a sample for each rank whose log is elsewhere."""
         files: dict[FileId, DiskFile] = {}
         outputs: dict[str, Output] = {}
         refused: set[str] = set()
-        for member in self._ranks.members(tree, at_s):
+        for member in members:
             for number in OUTPUTS:
                 name = f"proc/{member.pid}/fd/{number}"
                 found = output(tree, member.pid, number, self._outputs.get(name))
@@ -180,14 +190,28 @@ class JobLogsSource:
         return told
 
 
-def _left_behind(tree: Tree, one: FileId, log: _Log) -> DiskFile | None:
-    """The file of a rank that has ended, by its path, where that is the same file on a disk of this node."""
-    try:
-        mounts = tree.read_text("proc/self/mountinfo")
-        file = disk_file(tree, log.path[1:]) if is_local(kind_of_path(mounts, log.path)) else None
-    except OSError:
-        return None
-    return file if file is not None and file.id == one else None
+def _left_behind(tree: Tree, one: FileId, log: _Log, living: list[int]) -> DiskFile | None:
+    """The file of a rank that has ended, by its path, where that is the same file on a disk of this node.
+
+    In a container the path leads elsewhere than on the host: then by the roots of ``living``, processes of
+    its job. No file is kept open for this: it would keep its file system busy.
+    """
+    views = [("proc/self/mountinfo", "")]
+    views += [(f"proc/{pid}/mountinfo", f"proc/{pid}/root/") for pid in living[:ROOTS_MAX]]
+    for mounts, root in views:
+        try:
+            kind = kind_of_path(tree.read_text(mounts), log.path)
+            file = disk_file(tree, f"{root}{log.path[1:]}") if is_local(kind) else None
+        except OSError:
+            continue
+        if file is not None and file.id == one:
+            return file
+    return None
+
+
+def _unread(log: _Log) -> SourceEvent:
+    text = "the log's last lines were not read: its file is gone, or its path is another file on this host"
+    return SourceEvent(log.entity, "log_end_unread", text, "info")
 
 
 def _parsed(log: _Log, lines: tuple[bytes, ...], events_max: int) -> tuple[list[LogEvent], int]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectors.sources import job_logs
 from collectors.sources.base import Reading
 from collectors.sources.job_logs import READABLE, JobLogsSource
+from collectors.sources.job_logs_files import Output, output
 from collectors.sources.tail import Tail
+from collectors.sources.tree import Tree
 from tests.collectors.sources.test_nvml_live import Live
 from tests.collectors.sources.test_scheduler_env import rank
 from tests.collectors.sources.trees import write
@@ -84,6 +88,59 @@ def test_the_last_words_of_a_rank_that_ended(tmp_path: Path) -> None:
         (tmp_path / f"proc/4000/fd/{fd}").unlink()
     assert kinds(source.read(tree, 15.0)) == [("job/7/rank/0", "log_out_of_memory")]
     assert not source.read(tree, 30.0).events
+
+
+def container(root: Path, ranks: int) -> Path:
+    """A node whose ranks see ``rank.log`` as ``/logs/r.log``, which is another file on the host."""
+    log = node(root, ranks=ranks)
+    inside = write(root / "inside", {"logs/r.log": ""}) / "logs/r.log"
+    inside.unlink()
+    inside.hardlink_to(log)
+    write(root, {"logs/r.log": OOM})
+    for number in range(ranks):
+        pid = 4_000 + number
+        (root / f"proc/{pid}/root").symlink_to("../../inside")
+    return log
+
+
+def end(root: Path, pid: int) -> None:
+    for fd in (1, 2):
+        (root / f"proc/{pid}/fd/{fd}").unlink()
+
+
+def test_the_last_words_in_a_container_are_read_by_a_living_process_of_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, source, tree = container(tmp_path, 2), JobLogsSource(), Live(tmp_path)
+    _names_in_container(monkeypatch)
+    source.read(tree, 0.0)
+    append(log, OOM.rstrip())
+    end(tmp_path, 4_000)
+    end(tmp_path, 4_001)  # it lives, but writes elsewhere now
+    assert [kind for _, kind in kinds(source.read(tree, 15.0))] == ["log_out_of_memory"]
+
+
+def test_a_file_of_the_same_name_on_the_host_is_not_read_for_it_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, source, tree = container(tmp_path, 1), JobLogsSource(), Live(tmp_path)
+    _names_in_container(monkeypatch)
+    source.read(tree, 0.0)
+    append(log, OOM.rstrip())
+    end(tmp_path, 4_000)
+    (tmp_path / "proc/4000/root").unlink()
+    (event,) = source.read(tree, 15.0).events
+    assert (event.entity, event.kind, event.severity) == ("job/7/rank/0", "log_end_unread", "info")
+    assert not source.read(tree, 30.0).events
+
+
+def _names_in_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a rank's descriptors are called as it sees them; the kernel does the same across namespaces."""
+    def named(tree: Tree, pid: int, number: int, known: Output | None) -> Output | None:
+        told = output(tree, pid, number, None)
+        return None if told is None else replace(told, path="/logs/r.log")
+
+    monkeypatch.setattr(job_logs, "output", named)
 
 
 def test_an_agent_that_starts_again_goes_on(tmp_path: Path) -> None:
