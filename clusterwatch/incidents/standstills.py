@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from statistics import median
 from typing import Final
 
@@ -16,6 +15,7 @@ from django.db.models import Q, QuerySet
 from clusterwatch.analysis.goodput_model import NEVER_NS, Stall
 from clusterwatch.analysis.verdicts import SLOW_CLASSES
 from clusterwatch.incidents.models import Incident
+from clusterwatch.jobs.goodput_ledger import at, ns_of
 
 STANDING: Final = ("hang", "crash")
 """Classes of incidents in which the whole job makes no progress."""
@@ -23,19 +23,9 @@ READ_MAX: Final = 1_000
 """Incidents of one job that are looked at, the newest first."""
 
 
-def ns_of(at: datetime) -> int:
-    """An aware datetime as ns UTC, exact to the microsecond."""
-    since = at - datetime(1970, 1, 1, tzinfo=UTC)
-    return ((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds) * 1_000
-
-
-def _at(t_ns: int) -> datetime:
-    return datetime.fromtimestamp(t_ns // 1000 / 1e6, UTC)
-
-
 def _overlapping(job_id: int, start_ns: int, end_ns: int) -> QuerySet[Incident]:
-    lasting = Q(resolved_at__isnull=True) | Q(resolved_at__gt=_at(start_ns))
-    return Incident.objects.filter(lasting, job_id=job_id, since__lt=_at(end_ns)).order_by("-since")
+    lasting = Q(resolved_at__isnull=True) | Q(resolved_at__gt=at(start_ns))
+    return Incident.objects.filter(lasting, job_id=job_id, since__lt=at(end_ns)).order_by("-since")
 
 
 def stalls(job_id: int, start_ns: int, end_ns: int) -> list[Stall]:
@@ -59,7 +49,7 @@ def slow_cause(job_id: int, start_ns: int, end_ns: int) -> str:
 def ended_by(job_id: int, start_ns: int, end_ns: int) -> str:
     """The verdict of the newest standstill that began in [start, end); empty where there was none."""
     rows = Incident.objects.filter(
-        job_id=job_id, fault_class__in=STANDING, since__gte=_at(start_ns), since__lt=_at(end_ns)
+        job_id=job_id, fault_class__in=STANDING, since__gte=at(start_ns), since__lt=at(end_ns)
     )
     return rows.order_by("-since", "-id").values_list("verdict", flat=True).first() or ""
 
@@ -89,7 +79,9 @@ def naming(incidents: QuerySet[Incident], job_id: int) -> Naming:
     )
     named = [one for one in rows if (one.diagnosis or {}).get("culprit_ranks")]
     told_s = [
-        (min(at for at in (one.suspected_at, one.opened_at) if at is not None) - one.since).total_seconds()
+        (
+            min(told for told in (one.suspected_at, one.opened_at) if told is not None) - one.since
+        ).total_seconds()
         for one in named
     ]
     over_s = [(one.resolved_at - one.since).total_seconds() for one in rows if one.resolved_at is not None]

@@ -55,12 +55,14 @@ class Cast:
         return np.where((mine[at] == asked) & (asked >= 0), at, -1)
 
 
-def _ns(at: datetime) -> int:
+def ns_of(at: datetime) -> int:
+    """An aware datetime as ns UTC, exact to the microsecond."""
     since = at - datetime(1970, 1, 1, tzinfo=UTC)
     return ((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds) * 1_000
 
 
 def at(t_ns: int) -> datetime:
+    """ns UTC as an aware datetime, to the microsecond."""
     return datetime.fromtimestamp(t_ns // 1000 / 1e6, UTC)
 
 
@@ -88,7 +90,9 @@ def attempts(job_id: int) -> list[Attempt]:
         .order_by("attempt")
     )
     return [
-        Attempt(row["attempt"], _ns(row["started"]), None if row["living"] else row["ended_ns"], row["count"])
+        Attempt(
+            row["attempt"], ns_of(row["started"]), None if row["living"] else row["ended_ns"], row["count"]
+        )
         for row in rows
     ]
 
@@ -109,7 +113,7 @@ def cast(job_id: int, attempt: int) -> Cast:
         for column in (
             [number[row[0]] for row in rows],
             [row[1] for row in rows],
-            [_ns(row[2]) for row in rows],
+            [ns_of(row[2]) for row in rows],
             [NEVER_NS if row[3] is None else row[3] for row in rows],
         )
     )
