@@ -20,9 +20,12 @@ class Signal:
         at_ns: when it began, by the clock of the machine that told it.
         until_ns: when it was over; None while it stands.
         node_id: of the machine that told it, or that the part belongs to; None for switches and racks.
+        host: name of that machine, or kind and name of the device: ``switch/leaf-3``, ``rack/A12``.
         part: entity as on the wire: ``gpu/<uuid>``, ``port/<device>/<port>``, ``mount/<path>``, ``host``.
         code: number of an Xid or SXid.
         clock_error_s: how far the machine's clock may be off; None: not known.
+        stands: its source looks again and tells its end; else it is a thing that happened.
+        teller_id: node whose agent told it, as it may of a device that it asks.
     """
 
     kind: str
@@ -37,3 +40,5 @@ class Signal:
     code: int | None = None
     clock_error_s: float | None = None
     fields: Mapping[str, str] = field(default_factory=dict)
+    stands: bool = False
+    teller_id: int | None = None

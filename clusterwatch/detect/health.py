@@ -1,69 +1,71 @@
 """Faults of a cluster's parts become incidents, one for each, with or without a job.
 
-In: a cluster, now (ns UTC). Out: incidents raised, opened, sharpened, resolved. What stands is kept in Valkey
-and made anew from a day of events where it was lost. A critical fault opens at once when the evidence is
-decisive, else when it stands for ``OPEN_AFTER_S``; a warning is suspected and pages nobody. What is gone is
-resolved after ``QUIET_S``.
+In: a cluster, now (ns UTC). Out: incidents raised, opened, sharpened, resolved. A critical fault opens at
+once when the evidence is decisive, else when it stands for ``OPEN_AFTER_S``; a warning, and what a scheduler
+has drained already, is suspected and pages nobody. What is gone is resolved after ``QUIET_S``. What is
+remembered between two looks: ``health_memory``.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Container, Mapping
 from typing import Final
 
-import msgspec
+from django.db.models import Max
 
 from clusterwatch.analysis import health
-from clusterwatch.analysis.health import HealthFault, NodePlace, RankPlace
+from clusterwatch.analysis import health_kinds as kinds
+from clusterwatch.analysis.health import HealthFault
 from clusterwatch.analysis.model import Severity
-from clusterwatch.analysis.standing import Held, Key, Standing
-from clusterwatch.detect import signals
+from clusterwatch.analysis.standing import Key, Standing
+from clusterwatch.detect import health_cast, health_memory, signals
+from clusterwatch.detect.health_memory import Memory
 from clusterwatch.detect.scene import is_blind
-from clusterwatch.fleet.models import Node, Slot
+from clusterwatch.fleet.models import Cluster, Node, Slot
 from clusterwatch.incidents import services
 from clusterwatch.incidents.models import LIVE_STATES, Incident
-from clusterwatch.incidents.services import Piece, Sighting
-from clusterwatch.jobs.models import Rank
+from clusterwatch.incidents.services import Sighting
 from clusterwatch.store import hot
 
-FIRST_LOOK_NS: Final = 24 * 3_600 * 10**9
-OVERLAP_NS: Final = 120 * 10**9
-"""Clocks of nodes differ, and events come late: so much is read again, and told twice changes nothing."""
 OPEN_AFTER_S: Final = 10.0
 QUIET_S: Final = 30.0
+"""One that comes back within it is the same incident."""
+SAID_AGAIN_NS: Final = 30 * 10**9
+"""How often an incident says that nothing has changed."""
 FAULTS_MAX: Final = 200
-"""Incidents of one cluster at once; beyond, what is left is counted in the log."""
+"""Incidents of one cluster at once, the worst first; beyond, what is left is counted in the log."""
+ANSWER_METRIC: Final = "gpu_power_w"
+ANSWER_AFTER_NS: Final = 60 * 10**9
+"""A value that is younger than a GPU's loss by less may be one from before."""
+PART_OF: Final = "part of: "
 log = logging.getLogger(__name__)
-
-
-class Memory(msgspec.Struct):
-    """What is remembered of a cluster."""
-
-    newest_ns: int = 0
-    held: list[tuple[Key, Held]] = []
-    gone_ns: dict[str, int] = {}
-    """fingerprint of a live incident -> since when its fault is not seen any more"""
 
 
 def look(cluster_id: int, now_ns: int) -> int:
     """Looks at a cluster once; returns how many faults stand. Nothing while no gateway writes.
 
-    Cost: linear in the events since the last look and in what stands; about ten queries.
+    Cost: linear in the events since the last look and in what stands; about fifteen queries, and some for
+    each fault that is new or has changed.
     """
     if is_blind(now_ns):
         return 0
-    memory = _load(cluster_id)
+    memory = health_memory.load(cluster_id, prefix(cluster_id))
     standing = Standing(dict(memory.held))
-    from_ns = memory.newest_ns - OVERLAP_NS if memory.newest_ns else now_ns - FIRST_LOOK_NS
-    standing.take(signals.read(cluster_id, from_ns, now_ns + OVERLAP_NS))
+    from_ns = memory.span(now_ns)
+    standing.take(signals.read(cluster_id, from_ns, now_ns + health_memory.OVERLAP_NS, kinds.READ))
+    _take_hot(cluster_id, standing, now_ns)
     standing.forget(now_ns)
-    faults = _faults(standing)
-    if len(faults) > FAULTS_MAX:
-        log.warning("faults_left_out cluster=%d count=%d", cluster_id, len(faults) - FAULTS_MAX)
-    gone = _tell(cluster_id, faults[:FAULTS_MAX], memory.gone_ns, now_ns)
-    hot.save_health(cluster_id, msgspec.msgpack.encode(Memory(now_ns, list(standing.held.items()), gone)))
+    held = standing.faults
+    faults = health.judge(held, health_cast.gather(cluster_id, standing, held), memory.keys) if held else []
+    left_out = max(0, len(faults) - FAULTS_MAX) + standing.left_out
+    if left_out:
+        log.warning("faults_left_out cluster=%d count=%d", cluster_id, left_out)
+    _tell(cluster_id, faults, memory, now_ns)
+    memory.held = list(standing.held.items())
+    memory.keys = [one.key for one in faults]
+    health_memory.save(cluster_id, memory)
     return len(faults)
 
 
@@ -72,70 +74,142 @@ def prefix(cluster_id: int) -> str:
     return f"{cluster_id}/health/"
 
 
-def _load(cluster_id: int) -> Memory:
-    blob = hot.load_health(cluster_id)
-    if blob is not None:
-        try:
-            return msgspec.msgpack.decode(blob, type=Memory)
-        except msgspec.MsgspecError as fault:
-            log.warning("health_unreadable cluster=%d reason=%s", cluster_id, fault)
-    return Memory()
+def fingerprint(cluster_id: int, key: str) -> str:
+    """Of a long key the end is a digest: two faults never share one."""
+    whole = prefix(cluster_id) + key
+    if len(whole) <= 200:
+        return whole
+    return f"{whole[:160]}#{hashlib.blake2b(whole.encode(), digest_size=12).hexdigest()}"
 
 
-def _faults(standing: Standing) -> list[HealthFault]:
-    told = standing.signals
-    nodes = {one.node_id for one in told if one.node_id is not None}
-    return health.judge(told, _places(nodes, standing.paused), _ranks(nodes)) if told else []
+# --- what hot frames say -----------------------------------------------------------------------------------
 
 
-def _places(nodes: set[int], paused: set[int]) -> dict[int, NodePlace]:
-    gpus: dict[int, dict[str, int]] = defaultdict(dict)
-    slots = Slot.objects.filter(node_id__in=nodes, until__isnull=True)
-    for node_id, uuid, index in slots.values_list("node_id", "gpu_uuid", "gpu_index"):
-        if index is not None:
-            gpus[node_id][uuid] = index
-    rows = Node.objects.filter(pk__in=nodes).values_list("pk", "name", "rack", "leaf")
-    return {
-        pk: NodePlace(name, rack, leaf, gpus.get(pk, {}), pk in paused) for pk, name, rack, leaf in rows
+def _take_hot(cluster_id: int, standing: Standing, now_ns: int) -> None:
+    """Clocks that are held down, and lost GPUs that have values again."""
+    throttled = {
+        (held.signal.node_id, held.signal.part): held.signal
+        for held in standing.held.values()
+        if held.signal.source == signals.FRAMES and held.signal.node_id is not None
     }
+    standing.take(signals.held_down(cluster_id, throttled, now_ns))
+    lost = {
+        key: held.told_ns
+        for key, held in standing.held.items()
+        if kinds.verdict_of(held.signal) == "gpu_lost" and not held.signal.stands
+    }
+    standing.answer(_answering(cluster_id, lost, now_ns) if lost else (), now_ns)
 
 
-def _ranks(nodes: Iterable[int]) -> dict[int, list[RankPlace]]:
-    found: dict[int, list[RankPlace]] = defaultdict(list)
-    rows = Rank.objects.filter(node_id__in=nodes, exited_at__isnull=True, job__ended_at__isnull=True)
-    for node_id, rank, key, uuid in rows.values_list("node_id", "rank", "job__key", "gpu_uuid"):
-        found[node_id].append(RankPlace(rank, key, uuid))
+def _answering(cluster_id: int, lost: dict[Key, int], now_ns: int) -> list[Key]:
+    """Lost GPUs that have a value of now."""
+    count = Cluster.objects.filter(pk=cluster_id).values_list("slot_count", flat=True).first() or 0
+    array = hot.read_metric(cluster_id, ANSWER_METRIC, count)
+    slots = Slot.objects.filter(node_id__in={key[0] for key in lost}, until__isnull=True)
+    rows = slots.exclude(gpu_uuid="").values_list("node_id", "gpu_uuid", "number")
+    number_of = {(node_id, f"gpu/{uuid}"): number for node_id, uuid, number in rows}
+    found = []
+    for key, told_ns in lost.items():
+        number = number_of.get((key[0], key[1]))
+        if number is None or number >= count:
+            continue
+        seen_ns, value = int(array.seen_ns[number]), float(array.values[number])
+        is_known = value == value and now_ns - seen_ns < signals.FRESH_NS  # NaN: no value
+        if is_known and seen_ns - told_ns > ANSWER_AFTER_NS:
+            found.append(key)
     return found
 
 
-def _tell(
-    cluster_id: int, faults: list[HealthFault], gone_ns: dict[str, int], now_ns: int
-) -> dict[str, int]:
-    """Brings the incidents in line with the faults; returns since when the others are gone."""
-    total, heard = Node.objects.filter(cluster_id=cluster_id).count(), len(hot.read_nodes().node_id)
-    still: set[str] = set()
-    for fault in faults:
-        sighting = _sighting(cluster_id, fault, total, min(total, heard))
-        still.add(sighting.fingerprint)
-        incident, is_new = services.suspect(sighting, now_ns)
-        changed = is_new or services.sharpen(incident.pk, sighting, now_ns)
-        if changed:
-            services.freeze(incident.pk, [evidence(fault)], now_ns)
+# --- incidents ---------------------------------------------------------------------------------------------
+
+
+def _tell(cluster_id: int, faults: list[HealthFault], memory: Memory, now_ns: int) -> None:
+    """Brings the incidents in line with the faults."""
+    live = {
+        one.fingerprint: one
+        for one in Incident.objects.filter(
+            state__in=LIVE_STATES, fingerprint__startswith=prefix(cluster_id)
+        ).defer("diagnosis")
+    }
+    total = Node.objects.filter(cluster_id=cluster_id).count() if faults else 0
+    nodes = hot.read_nodes()
+    heard = int(((nodes.cluster_id == cluster_id) & (now_ns - nodes.seen_ns < signals.FRESH_NS)).sum())
+    raised = 0
+    named = {fingerprint(cluster_id, fault.key): fault for fault in faults}
+    closed = _closed(named, live)
+    for name, fault in named.items():
+        incident = live.pop(name, None)
+        if incident is None and (name in closed or len(live) + raised >= FAULTS_MAX):
+            continue
+        raised += 1
+        memory.gone_ns.pop(name, None)
+        sighting = _sighting(cluster_id, name, fault, (total, min(total, heard)))
+        incident = _say(incident, sighting, fault, memory, now_ns)
         if incident.state == Incident.State.SUSPECTED:
             _open_if_due(incident, fault, now_ns)
-    live = Incident.objects.filter(state__in=LIVE_STATES, fingerprint__startswith=prefix(cluster_id))
-    gone = dict[str, int]()
-    for pk, fingerprint in live.exclude(fingerprint__in=still).values_list("pk", "fingerprint"):
-        since_ns = gone_ns.get(fingerprint, now_ns)
-        if now_ns - since_ns >= QUIET_S * 1e9:
-            services.resolve(pk, now_ns, f"nothing tells of it any more, for {QUIET_S:.0f} s")
+    _resolve(live, faults, memory, cluster_id, now_ns)
+
+
+def _closed(named: Mapping[str, HealthFault], live: Container[str]) -> set[str]:
+    """Faults whose incident was closed since anything was told of them: nothing new, whoever closed it."""
+    fresh = {name: fault for name, fault in named.items() if name not in live}
+    if not fresh:
+        return set()
+    rows = (
+        Incident.objects.filter(fingerprint__in=fresh, state=Incident.State.RESOLVED)
+        .exclude(resolution__startswith=PART_OF)
+        .order_by()
+        .values_list("fingerprint")
+        .annotate(Max("resolved_at"))
+    )
+    return {
+        name
+        for name, at in rows
+        if at is not None and at.timestamp() * 1e9 >= max(one.held.told_ns for one in fresh[name].cases)
+    }
+
+
+def _say(
+    incident: Incident | None, sighting: Sighting, fault: HealthFault, memory: Memory, now_ns: int
+) -> Incident:
+    """Raises or sharpens; what has not changed is said again from time to time only."""
+    name, found = sighting.fingerprint, fault.finding
+    said = f"{found.verdict}/{found.severity}/{found.cause}/{fault.rank_count}/{found.summary}"
+    digest = hashlib.blake2b(said.encode(), digest_size=8).hexdigest()
+    before, at_ns = memory.told.get(name, ("", 0))
+    if incident is not None and before == digest and now_ns - at_ns < SAID_AGAIN_NS:
+        return incident
+    memory.told[name] = (digest, now_ns)
+    is_new = False
+    if incident is None:
+        incident, is_new = services.suspect(sighting, now_ns)
+    if is_new or services.sharpen(incident.pk, sighting, now_ns):
+        services.freeze(incident.pk, [health_memory.evidence(fault)], now_ns)
+    return incident
+
+
+def _resolve(
+    gone: dict[str, Incident], faults: list[HealthFault], memory: Memory, cluster_id: int, now_ns: int
+) -> None:
+    """Of incidents without a fault: part of another one now, or over when it has been so for a while."""
+    taken = {fingerprint(cluster_id, key): fault for fault in faults for key in fault.absorbs}
+    for name, incident in gone.items():
+        since_ns = memory.gone_ns.setdefault(name, now_ns)
+        if name in taken:
+            services.resolve(incident.pk, now_ns, f"{PART_OF}{taken[name].finding.summary}")
+        elif now_ns - since_ns >= QUIET_S * 1e9:
+            services.resolve(incident.pk, now_ns, f"it is over, and has been quiet for {QUIET_S:.0f} s")
         else:
-            gone[fingerprint] = since_ns
-    return gone
+            continue
+        memory.told.pop(name, None)
+    memory.gone_ns = {name: at_ns for name, at_ns in memory.gone_ns.items() if name in gone}
+    memory.told = {name: told for name, told in memory.told.items() if now_ns - told[1] < 10 * SAID_AGAIN_NS}
 
 
 def _open_if_due(incident: Incident, fault: HealthFault, now_ns: int) -> None:
     found = fault.finding
+    if fault.is_expected:
+        return
     if found.decisive:
         services.open_(incident.pk, now_ns, "the evidence is decisive")
     elif found.severity is Severity.CRITICAL and incident.suspected_at is not None:
@@ -144,23 +218,27 @@ def _open_if_due(incident: Incident, fault: HealthFault, now_ns: int) -> None:
             services.open_(incident.pk, now_ns, f"it stands for {stood_s:.0f} s")
 
 
-def _sighting(cluster_id: int, fault: HealthFault, total: int, heard: int) -> Sighting:
+def _sighting(cluster_id: int, name: str, fault: HealthFault, nodes: tuple[int, int]) -> Sighting:
+    """``nodes``: how many the cluster has, and how many are heard."""
     found = fault.finding
-    is_critical = found.severity is Severity.CRITICAL
-    waits = f"a critical fault opens after {OPEN_AFTER_S:.0f} s" if is_critical else "a warning pages nobody"
+    waits = found.severity is Severity.CRITICAL and not found.decisive and not fault.is_expected
     return Sighting(
-        fingerprint=(prefix(cluster_id) + fault.key)[:200],
+        fingerprint=name,
         cluster_id=cluster_id,
-        diagnosis=health.diagnosis(fault, total, heard),
+        diagnosis=health.diagnosis(fault, *nodes),
         since_ns=fault.since_ns,
         node_id=fault.node_id,
-        threshold_s=None if found.decisive or not is_critical else OPEN_AFTER_S,
-        threshold_source="decisive evidence opens at once" if found.decisive else waits,
+        threshold_s=OPEN_AFTER_S if waits else None,
+        threshold_source=_threshold_words(fault),
         gpu_count=fault.rank_count,
     )
 
 
-def evidence(fault: HealthFault) -> Piece:
-    """What is frozen with the incident: the lines that tell of the fault."""
-    told = {"why": list(fault.finding.why)}
-    return Piece("signals", "What parts and logs told", "events of nodes and devices", told, 1.0)
+def _threshold_words(fault: HealthFault) -> str:
+    if fault.is_expected:
+        return "pages nobody: its scheduler has drained it"
+    if fault.finding.decisive:
+        return "decisive evidence opens at once"
+    if fault.finding.severity is Severity.CRITICAL:
+        return f"a critical fault opens when it has stood for {OPEN_AFTER_S:.0f} s"
+    return "a warning pages nobody"

@@ -179,10 +179,12 @@ def _seed_parts(node: Node, incident: Incident) -> tuple[int, int]:
 
     from clusterwatch.alerts import services as alerts
     from clusterwatch.alerts.receivers import Outcome
-    from clusterwatch.analysis.health import NodePlace, RankPlace, diagnosis, judge
+    from clusterwatch.analysis.health import diagnosis, judge
+    from clusterwatch.analysis.health_places import Cast, NodePlace, RankPlace
     from clusterwatch.analysis.model import Severity
     from clusterwatch.analysis.signals import Signal
-    from clusterwatch.detect.health import evidence as health_evidence
+    from clusterwatch.analysis.standing import Held
+    from clusterwatch.detect.health_memory import evidence as health_evidence
     from clusterwatch.fleet import parts
     from clusterwatch.fleet.models import Part
     from clusterwatch.incidents import services
@@ -197,8 +199,9 @@ def _seed_parts(node: Node, incident: Incident) -> tuple[int, int]:
         "xid", now_ns - 90 * 10**9, None, node.pk, node.name, "gpu/GPU-lost", Severity.CRITICAL,
         "Xid 79: GPU has fallen off the bus", "kernel_log", 79,
     )  # fmt: skip
-    ranks = {node.pk: [RankPlace(3, "88213", "GPU-lost")]}
-    (fault,) = judge([signal], {node.pk: NodePlace(node.name, gpus={"GPU-lost": 3})}, ranks)
+    ranks = {node.pk: [RankPlace("88213", incident.job_id or 0, "GPU-lost", 3)]}
+    cast = Cast({node.pk: NodePlace(node.name, gpus={"GPU-lost": 3})}, ranks)
+    (fault,) = judge([Held(signal, signal.at_ns)], cast)
     found = 0
     for days in (8, 3, 0):
         sighting = services.Sighting(
