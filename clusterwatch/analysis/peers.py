@@ -19,6 +19,9 @@ ENVIRONMENT: Final = "env."
 ENVIRONMENT_READ: Final = "env.read"
 NOT_SET: Final = "not set"
 HOST: Final = "host"
+NODE_CLASS: Final = "node_class"
+"""The fact by which a node names the class that its site gave it."""
+CLASS_MAX_CHARS: Final = 120
 VALUE_MAX_CHARS: Final = 240
 JOBS_OF_NODE_MAX: Final = 16
 PARTS_TOLD: Final = 16
@@ -51,6 +54,16 @@ class Group:
             else:
                 told[key] = text(values.values())[:VALUE_MAX_CHARS]
                 self.parts[node, key] = values
+
+
+def class_of(kind: str, node_class: str) -> str:
+    """What those that should be alike are called.
+
+    Args:
+        kind: their GPUs, in words.
+        node_class: empty where none is told.
+    """
+    return f"{kind}, class {node_class[:CLASS_MAX_CHARS]}" if node_class else kind
 
 
 class Gathering:

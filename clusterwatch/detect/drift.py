@@ -1,7 +1,8 @@
 """Compares the nodes of one cluster with their peers: fetches what they told, asks ``odd_ones``, keeps it.
 
-In: a cluster's id. Out: rows of ``jobs.drift``. Nodes of one class (model and number of GPUs) are peers, and
-nodes of one job for what NCCL chose and how it is set there. A node whose agent is not heard is not compared.
+In: a cluster's id. Out: rows of ``jobs.drift``. Nodes of one class (model and number of GPUs, and the class
+that the site gave them, where agents tell one) are peers, and nodes of one job for what NCCL chose and how
+it is set there. A node whose agent is not heard is not compared.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import Counter
 from datetime import UTC, datetime
 
 from clusterwatch.analysis.odd_ones import PEERS_MIN, odd_ones
-from clusterwatch.analysis.peers import Gathering, comparable
+from clusterwatch.analysis.peers import HOST, NODE_CLASS, Gathering, class_of, comparable
 from clusterwatch.fleet.kinds import UNKNOWN, kinds
 from clusterwatch.fleet.models import Node
 from clusterwatch.jobs import drift
@@ -32,7 +33,9 @@ def compare(cluster_id: int, now_ns: int) -> int:
         fate = _fate(told)
         fates[fate] += 1
         if fate == "compared":
-            gathering.add(names[told.node_id], kind_of.get(told.node_id, UNKNOWN), told.facts)
+            node_class = told.facts.get(HOST, {}).get(NODE_CLASS, "")
+            of_class = class_of(kind_of.get(told.node_id, UNKNOWN), node_class)
+            gathering.add(names[told.node_id], of_class, told.facts)
     judged = [(group, odd_ones(comparable(group, PEERS_MIN))) for group in gathering.groups()]
     return drift.keep(
         drift.Outcome(

@@ -195,7 +195,7 @@ def of_node(node: Node, user: User | Any, kind: str, is_heard: bool) -> NodeDrif
     """What one node has that its peers have not. Cost: three queries.
 
     Args:
-        kind: of the node, as ``fleet.kinds`` names it.
+        kind: of the node, as ``peers.class_of`` names it.
         is_heard: whether it told any facts lately.
     """
     run = DriftRun.objects.filter(cluster_id=node.cluster_id).first()

@@ -11,6 +11,7 @@ import redis
 from django.db.models import QuerySet, Sum
 
 from clusterwatch.accounts.models import User
+from clusterwatch.analysis.peers import HOST, NODE_CLASS, class_of
 from clusterwatch.fleet.kinds import kind_of
 from clusterwatch.fleet.links import NOT_HEARD, NodeLink, read_links
 from clusterwatch.fleet.models import Node, Slot
@@ -80,8 +81,15 @@ def view(node: Node, user: User | Any) -> NodeView:
         events=_events(node, user, now_ns),
         jobs=list(_jobs_here(node, user)[:JOBS_SHOWN]),
         around=device_view.of_node(node, readings),
-        differs=drift.of_node(node, user, kind_of(slots), _tells_facts(readings)),
+        differs=drift.of_node(node, user, _peers_of(slots, readings), _tells_facts(readings)),
     )
+
+
+def _peers_of(slots: list[Slot], readings: NodeReadings | None) -> str:
+    """The name of those that the node should be like."""
+    of_host = readings.entities.get(HOST, ()) if readings is not None else ()
+    named = (one.labels.get("value", "") for one in of_host if one.labels.get("fact") == NODE_CLASS)
+    return class_of(kind_of(slots), next(named, ""))
 
 
 def _tells_facts(readings: NodeReadings | None) -> bool:

@@ -2,7 +2,8 @@
 
 In: etc/clusterwatch/agent.toml, sys/class/infiniband, what lists GPUs; the node's class, where it has one.
 Out: standing events ``gpu_lost``, ``port_missing``, ``rate_degraded``, ``node_class_invalid`` and those of
-``expected_parts``. Missing mounts are told by their own source.
+``expected_parts``; the fact ``node_class``, by which nodes find their peers. Missing mounts are told by their
+own source.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from pathlib import Path
 from typing import Final
 
 from collectors.sources import node_class
-from collectors.sources.base import HOST, Attribute, Reading, SourceEvent
+from collectors.sources.base import HOST, Attribute, Reading, Sample, SourceEvent
 from collectors.sources.expected_parts import KINDS, ClassJudge
 from collectors.sources.gpu_identity import inventory, lost_uuids, normal_bdf
 from collectors.sources.gpu_states import lost_event
 from collectors.sources.infiniband import ROOT, expected_ports, rate_of
 from collectors.sources.tree import Tree
+from collectors.sources.versions_facts import Facts
 
 CLASS_EVERY_S: Final = 120.0
 _RATE_SHARE_MIN: Final = 0.99
@@ -59,7 +61,7 @@ class ExpectedSource:
             events += _faults(tree, entity, device, number, wanted_gbps)
         if tree.is_due(self._judged_at_s, at_s, CLASS_EVERY_S):
             self._class_events, self._judged_at_s = self._by_class(tree, at_s), at_s
-        return Reading((), events + self._class_events)
+        return Reading(_class_fact(tree), events + self._class_events)
 
     def _by_class(self, tree: Tree, at_s: float) -> list[SourceEvent]:
         told = inventory(tree)
@@ -84,6 +86,13 @@ class ExpectedSource:
         except OSError:
             # A full disk costs the names of parts that go missing later, nothing else.
             self._seen_file = None
+
+
+def _class_fact(tree: Tree) -> list[Sample]:
+    """Nothing is told of a node that no class was named for."""
+    facts = Facts()
+    facts.tell("node_class", node_class.chosen(tree, inventory(tree).get("node_class")))
+    return facts.samples
 
 
 def _faults(

@@ -14,6 +14,7 @@ from clusterwatch.accounts.models import Team, User
 from clusterwatch.detect import drift, schedule, tasks
 from clusterwatch.fleet.models import Cluster, Node
 from clusterwatch.jobs import drift as kept
+from clusterwatch.jobs import node_view
 from clusterwatch.jobs.models import DriftFinding, DriftRun, Job
 from clusterwatch.store import hot
 from tests.web.seed_drift import fleet, rank_facts, tell
@@ -91,6 +92,22 @@ def test_nodes_of_another_kind_are_no_peers(cluster: Cluster, olga: User) -> Non
         tell(node, {"host": {"nvidia.driver": "470.1"}})
     view = found(cluster, olga)
     assert view.state == "fine" and [group.row.node_count for group in view.groups] == [20, 4]
+
+
+def test_nodes_of_two_classes_are_no_peers_though_their_gpus_are_equal(cluster: Cluster, olga: User) -> None:
+    nodes = fleet(cluster, 24)
+    for number, node in enumerate(nodes):
+        of_class = {"node_class": "storage" if number < 4 else "train"}
+        driver = {"nvidia.driver": "470.1"} if number < 4 or number == 20 else {}
+        tell(node, {"host": of_class | driver})
+    view = found(cluster, olga)
+    assert sentences(view) == ["19 of 20 nodes have nvidia.driver 550.90.07; gtn-0020 has 470.1"]
+    kind = "with 8 × NVIDIA H100 80GB HBM3"
+    assert [(group.row.name, group.row.node_count) for group in view.groups] == [
+        (f"{kind}, class train", 20), (f"{kind}, class storage", 4),
+    ]  # fmt: skip
+    seen = node_view.view(nodes[0], olga).differs.group
+    assert seen is not None and seen.name == f"{kind}, class storage"
 
 
 def test_a_silent_agent_is_not_compared_and_counted(cluster: Cluster, olga: User) -> None:

@@ -296,3 +296,11 @@ def test_any_text_is_a_class_or_an_error_of_one_line(text: str) -> None:
         assert isinstance(parse(text, "x"), NodeClass)
     except ClassError as error:
         assert "\n" not in str(error)
+
+
+def test_the_class_is_a_fact_by_which_a_node_finds_its_peers(tmp_path: Path) -> None:
+    assert not ExpectedSource().read(Tree(tmp_path), 0.0).samples
+    write(tmp_path, {"etc/clusterwatch/agent.toml": 'node_class = "grand-teton-h100"\n'})
+    (told,) = ExpectedSource().read(Tree(tmp_path), 0.0).samples
+    assert (told.entity, told.metric, told.value) == ("host", "fact_count", 1)
+    assert told.labels == {"fact": "node_class", "value": "grand-teton-h100"}
