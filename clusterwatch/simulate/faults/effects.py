@@ -117,6 +117,8 @@ def xid(
         "pci": place.pci,
         "gpu_index": str(place.gpu),
         "gpu_uuid": place.uuid,
+        "entity": f"gpu/{place.uuid}",
+        "code": str(number),
     }
     case.scene.event(at_ns, place.node.place, "kernel_log", "xid", severity, line, fields)
 
@@ -125,6 +127,13 @@ def link_event(case: Case, place: Place, at_ns: int, up: bool) -> None:
     """What the kernel says of a port."""
     word = "up" if up else "down"
     text = f"mlx5_core {place.pci}:00.0 eth{place.gpu}: Link {word}"
-    fields = {"port": place.nic, "gpu_index": str(place.gpu), "leaf": place.node.leaves[place.gpu]}
+    fields = {
+        "port": place.nic,
+        "gpu_index": str(place.gpu),
+        "leaf": place.node.leaves[place.gpu],
+        "entity": f"port/mlx5_{place.gpu}/1",
+    }
+    if not up:
+        fields["standing"] = "true"
     severity: Severity = "info" if up else "critical"
     case.scene.event(at_ns, place.node.place, "kernel_log", f"link_{word}", severity, text, fields)

@@ -79,7 +79,7 @@ def nfs_hung(case: Case) -> Truth:
     of.held.append(Held(place.node_ranks, CHECKPOINT, case.start_ns, case.end_ns))
     of.frames |= dict.fromkeys(place.node_ranks, _SAVING)
     text = f"nfs: server {STORAGE_SERVICES[0]} not responding, still trying"
-    mount = {"server": STORAGE_SERVICES[0], "mount": "/mnt/checkpoints"}
+    mount = {"server": STORAGE_SERVICES[0], "mount": "/mnt/checkpoints", "entity": "mount//mnt/checkpoints"}
     scene, number = case.scene, place.node.place
     scene.event(case.start_ns + 5 * S, number, "kernel_log", "nfs_not_responding", "critical", text, mount)
     for rank in place.node_ranks:
@@ -137,8 +137,13 @@ def psu_lost(case: Case) -> Truth:
     place = places.node(case)
     shift(case, (place.node.place,), "host_power_supplies_ok_count", "set", 5.0)
     text = "Power supply 3: input lost (AC)"
-    fields = {"power_supply": "3"}
+    entity = f"psu/{place.node.name}/3"
+    fields = {"power_supply": "3", "entity": entity, "standing": "true"}
     case.scene.event(case.start_ns, place.node.place, "bmc", "power_supply_lost", "warning", text, fields)
+    if case.end_ns is not None:
+        over = {"entity": entity, "kind": "power_supply_lost"}
+        text = "power supply lost is over"
+        case.scene.event(case.end_ns, place.node.place, "bmc", "fault_over", "info", text, over)
     return _truth(case, place, "power_fault", "health", job=None, world=None, culprit_ranks=())
 
 
