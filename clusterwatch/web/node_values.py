@@ -19,6 +19,7 @@ _WORDS: Final = {
     "lost": "the device is lost",
     "no_ops": "no operation finished",
     "no_answer": "no answer",
+    "no_cuda_told": "no CUDA in use, or its torch does not tell",
     "no_light": "no light",
     "no_traffic": "no traffic",
     "not_available": "not available here",

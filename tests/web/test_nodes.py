@@ -88,12 +88,17 @@ def test_what_is_not_known_says_why_and_is_never_zero(seeded: Seeded, sign_in: S
             ("mount//data", "read_rtt_s", None, "no_ops"),
             ("gpu/GPU-1", "power_w", None, "some_new_reason"),
             ("gpu/GPU-1", "energy_count", 4_294_967_295, "saturated"),
+            ("job/7/rank/0", "torch_reserved_bytes", 70 * 2**30, "ok"),
+            ("job/7/rank/0", "torch_allocator_retries_total", 4, "ok"),
+            ("job/7/rank/1", "torch_reserved_bytes", None, "no_cuda_told"),
         ),
     )
     html = text_of(sign_in("vera").get("/nodes/node-a"))
     told = plain(html)
     for words in ("the link is down", "no operation finished", "some new reason"):
         assert words in told
+    assert "torch reserved 7/rank/0 70.0 GiB 7/rank/1 no CUDA in use, or its torch does not tell" in told
+    assert "7/rank/0 torch allocator retries total 4" in told
     assert "4 294 967 295 the counter stands at its top" in told
     assert "0 Gbit/s" not in told and "0 W" not in told and ">0 s<" not in html
     assert "1 part, 2 values, 1 not known" in told
