@@ -169,6 +169,7 @@ class Agent:
             self._look_at_ranks,
             self._keep_second,
             self._send_hot,
+            self._keep_allocators,
             self._send_readings,
             self._close_minutes,
             self._flush_steps,
@@ -208,6 +209,11 @@ class Agent:
     def _flush_steps(self) -> None:
         if self._ticks % STEPS_EVERY_TICKS == 0:
             self._table.flush_all_steps()
+
+    def _keep_allocators(self) -> None:
+        """At the first tick, then as often as steps leave; hooks tell anew each minute."""
+        if self._ticks % STEPS_EVERY_TICKS == 1:
+            self._newest.keep(self._allocator, self._allocator.reading(self._table, self._clock.now_ns()))
 
     def _remember_ranks(self) -> None:
         if self._ranks_changed:
@@ -250,7 +256,6 @@ class Agent:
         waits = self._newest_sequence
         if waits is not None and self._spool.is_pending("bulk", waits):
             return
-        self._newest.keep(self._allocator, self._allocator.reading(self._table, self._clock.now_ns()))
         record = self._newest.due(self._supervisor.status() | {self._allocator.name: OK})
         if record is not None:
             self._newest_sequence = self._spool.append(record)

@@ -71,7 +71,6 @@ def remove_receiver(receiver: Receiver, actor: str) -> None:
 
 def enqueue(now: datetime) -> int:
     """Makes deliveries of changes that nobody looked at; returns how many deliveries."""
-    made = 0
     with transaction.atomic():
         rows = IncidentChange.objects.select_for_update(skip_locked=True, of=("self",))
         waiting = rows.filter(queued_at__isnull=True).order_by("id")
@@ -147,8 +146,8 @@ def claim(receiver_id: int, now: datetime) -> Delivery | None:
 
 
 def _is_in_hand(row: Delivery, now: datetime) -> bool:
-    claimed = row.state == Delivery.State.SENDING and row.claimed_until is not None
-    return claimed and row.claimed_until > now  # type: ignore[operator]
+    until = row.claimed_until
+    return row.state == Delivery.State.SENDING and until is not None and until > now
 
 
 def settle(delivery: Delivery, outcome: Outcome, now: datetime) -> None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from datetime import UTC, datetime
 
 from clusterwatch.analysis.odd_ones import PEERS_MIN, odd_ones
 from clusterwatch.analysis.peers import HOST, NODE_CLASS, Gathering, class_of, comparable
 from clusterwatch.fleet.kinds import UNKNOWN, kinds
 from clusterwatch.fleet.models import Node
+from clusterwatch.incidents.services import moment
 from clusterwatch.jobs import drift
 from clusterwatch.store import node_facts
 
@@ -40,7 +40,7 @@ def compare(cluster_id: int, now_ns: int) -> int:
     return drift.keep(
         drift.Outcome(
             cluster_id=cluster_id,
-            ran_at=datetime.fromtimestamp(now_ns / 1e9, UTC),
+            ran_at=moment(now_ns),
             took_s=time.monotonic() - began_s,
             window_s=node_facts.ROW_STALE_AFTER_S,
             node_ids={name: pk for pk, name in names.items()},

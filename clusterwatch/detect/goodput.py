@@ -153,14 +153,9 @@ def _told(job_id: int, stretch: Stretch, cast: Cast, kept: Kept, now_ns: int) ->
         who[known], rows.step[known], rows.end_ns[known],
         rows.duration_s[known].astype(np.float64), rows.checkpoint_s[known].astype(np.float64),
     )  # fmt: skip
-    phases, still = _phases(job_id, number, stretch.start_ns, reach_ns, stretch.end_ns, cast, kept)
+    changes = _changes(job_id, number, stretch.start_ns, reach_ns, cast)
+    phases, still = spans(changes, kept.phases, stretch.end_ns)
     return _Told(steps, phases, still, rows.is_whole)
-
-
-def _phases(
-    job_id: int, attempt: int, from_ns: int, until_ns: int, end_ns: int, cast: Cast, kept: Kept
-) -> tuple[dict[str, Spans], Open]:
-    return spans(_changes(job_id, attempt, from_ns, until_ns, cast), kept.phases, end_ns)
 
 
 def _changes(job_id: int, attempt: int, from_ns: int, until_ns: int, cast: Cast) -> Changes:

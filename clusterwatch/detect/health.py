@@ -23,7 +23,8 @@ from clusterwatch.analysis.standing import Key, Standing
 from clusterwatch.detect import health_cast, health_memory, signals
 from clusterwatch.detect.health_memory import Memory
 from clusterwatch.detect.scene import is_blind
-from clusterwatch.fleet.models import Cluster, Node, Slot
+from clusterwatch.fleet.models import Node, Slot
+from clusterwatch.fleet.queries import slot_count
 from clusterwatch.incidents import services
 from clusterwatch.incidents.models import LIVE_STATES, Incident
 from clusterwatch.incidents.services import Sighting
@@ -103,7 +104,7 @@ def _take_hot(cluster_id: int, standing: Standing, now_ns: int) -> None:
 
 def _answering(cluster_id: int, lost: dict[Key, int], now_ns: int) -> list[Key]:
     """Lost GPUs that have a value of now."""
-    count = Cluster.objects.filter(pk=cluster_id).values_list("slot_count", flat=True).first() or 0
+    count = slot_count(cluster_id)
     array = hot.read_metric(cluster_id, ANSWER_METRIC, count)
     slots = Slot.objects.filter(node_id__in={key[0] for key in lost}, until__isnull=True)
     rows = slots.exclude(gpu_uuid="").values_list("node_id", "gpu_uuid", "number")

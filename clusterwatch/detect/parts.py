@@ -7,11 +7,11 @@ nothing of its parts; they stay where they were seen last.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Final
 
 from clusterwatch.fleet.models import Node, Slot
 from clusterwatch.fleet.parts import Seen, Taken, kind_of, take
+from clusterwatch.incidents.services import moment
 from clusterwatch.store import hot, part_words
 
 HEARD_NS: Final = 60 * 10**9
@@ -26,7 +26,7 @@ def look(cluster_id: int, now_ns: int) -> Taken:
     names = dict(Node.objects.filter(cluster_id=cluster_id).values_list("pk", "name"))
     gpus, of_nodes = _gpus(cluster_id, names, now_ns), _of_nodes(names, now_ns)
     seen = [*gpus, *of_nodes, *_of_devices(cluster_id, names, now_ns)]
-    return take(cluster_id, seen, datetime.fromtimestamp(now_ns / 1e9, UTC))
+    return take(cluster_id, seen, moment(now_ns))
 
 
 def _gpus(cluster_id: int, names: dict[int, str], now_ns: int) -> Iterator[Seen]:

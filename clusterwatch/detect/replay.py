@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Final
 
 from django.db.models import Q
@@ -19,6 +18,7 @@ from clusterwatch.detect import slow_look
 from clusterwatch.detect.schedule import SLOW_EVERY_S
 from clusterwatch.detect.slow_look import Attempt, Cast, Memory
 from clusterwatch.incidents.models import Incident
+from clusterwatch.incidents.services import moment
 from clusterwatch.jobs.models import Group, Job, Rank
 
 LOOKS_MAX: Final = 8_640
@@ -69,8 +69,8 @@ class Replayed:
 
 def jobs_of(cluster_id: int, from_ns: int, to_ns: int) -> list[Job]:
     """Jobs of a cluster that ran within a span."""
-    ended = Q(ended_at__isnull=True) | Q(ended_at__gte=_moment(from_ns))
-    mine = Job.objects.filter(ended, cluster_id=cluster_id, started_at__lte=_moment(to_ns))
+    ended = Q(ended_at__isnull=True) | Q(ended_at__gte=moment(from_ns))
+    mine = Job.objects.filter(ended, cluster_id=cluster_id, started_at__lte=moment(to_ns))
     return list(mine.order_by("pk"))
 
 
@@ -139,9 +139,9 @@ def _moments(attempt: Attempt, from_ns: int, to_ns: int) -> Iterator[tuple[int, 
 
 def _then(attempt: Attempt, from_ns: int, to_ns: int) -> list[Incident]:
     """Incidents of the attempt's slow parts that lived within the span."""
-    over = Q(resolved_at__isnull=True) | Q(resolved_at__gte=_moment(from_ns))
+    over = Q(resolved_at__isnull=True) | Q(resolved_at__gte=moment(from_ns))
     mine = Incident.objects.filter(over, job_id=attempt.job_id, fingerprint__startswith=attempt.prefix)
-    return list(mine.filter(suspected_at__lte=_moment(to_ns)).order_by("pk"))
+    return list(mine.filter(suspected_at__lte=moment(to_ns)).order_by("pk"))
 
 
 def _paired(stories: list[Story], then: list[Incident]) -> list[Incident]:
@@ -159,7 +159,3 @@ def _overlap(story: Story, incident: Incident) -> bool:
     began = (incident.suspected_at or incident.since).timestamp() * _NS
     ended = incident.resolved_at.timestamp() * _NS if incident.resolved_at else float("inf")
     return story.suspected_ns <= ended and began <= (story.resolved_ns or float("inf"))
-
-
-def _moment(at_ns: int) -> datetime:
-    return datetime.fromtimestamp(at_ns / _NS, UTC)

@@ -16,7 +16,8 @@ import numpy as np
 from clusterwatch.analysis import health_kinds
 from clusterwatch.analysis.model import Severity
 from clusterwatch.analysis.signals import Signal
-from clusterwatch.fleet.models import Cluster, Node, Slot
+from clusterwatch.fleet.models import Node, Slot
+from clusterwatch.fleet.queries import slot_count
 from clusterwatch.store import event_history, hot
 from clusterwatch.store.queries import StoredEvent
 from collectors.wire.metrics import Throttle
@@ -92,7 +93,7 @@ def held_down(cluster_id: int, before: Mapping[tuple[int, str], Signal], now_ns:
         before: signals of this kind that stand, by node and part.
     Cost: one read of hot state in numpy; two queries where a GPU is held down or was.
     """
-    count = Cluster.objects.filter(pk=cluster_id).values_list("slot_count", flat=True).first() or 0
+    count = slot_count(cluster_id)
     array = hot.read_metric(cluster_id, THROTTLE, count)
     known = ~np.isnan(array.values) & (now_ns - array.seen_ns < FRESH_NS)
     bits = np.where(known, array.values, 0).astype(np.int64) & _TOLD_BITS

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 from typing import Final
 
 import redis
-from celery import shared_task
+from celery import Task, shared_task
 
 from clusterwatch.detect import drift, goodput, health, jobs, parts, schedule, slow
 from clusterwatch.fleet.queries import clusters
@@ -29,9 +30,22 @@ DRIFT_LEASE_S: Final = 50.0
 HEALTH_LEASE_S: Final = 20.0
 PARTS_LEASE_S: Final = 120.0
 GOODPUT_LEASE_S: Final = 60.0
-DRIFT_APART_S: Final = 7
+CLUSTERS_APART_S: Final = 7
 """Between two clusters, so that large ones never hold all workers from the looks of each second."""
 log = logging.getLogger(__name__)
+
+
+def _start(task: Task[[int], bool], ids: Iterable[int], every_s: int, apart_s: int = 0) -> int:
+    """Hands each id to a task of its own, ``apart_s`` after the one before; returns how many.
+
+    What could not begin until the next round is dropped: that one comes anyway.
+    """
+    count = 0
+    for place, pk in enumerate(ids):
+        wait_s = place * apart_s % every_s
+        task.apply_async((pk,), countdown=wait_s, expires=wait_s + every_s)
+        count += 1
+    return count
 
 
 @shared_task(
@@ -75,10 +89,8 @@ def detect_job(job_id: int) -> bool:
 )
 def look_at_steps() -> int:
     """Starts a look at the new steps of every running job; returns how many."""
-    ids = list(jobs.running_jobs().values_list("pk", flat=True))
-    for job_id in ids:
-        look_at_job_steps.apply_async((job_id,), expires=schedule.SLOW_EVERY_S)
-    return len(ids)
+    ids = jobs.running_jobs().values_list("pk", flat=True)
+    return _start(look_at_job_steps, ids, schedule.SLOW_EVERY_S)
 
 
 @shared_task(name="detect.job_slow", soft_time_limit=25, time_limit=28, ignore_result=True)
@@ -100,11 +112,8 @@ def look_at_job_steps(job_id: int) -> bool:
 )
 def compare_nodes() -> int:
     """Starts a comparison of every cluster's nodes; returns how many."""
-    ids = list(clusters().values_list("pk", flat=True))
-    for place, cluster_id in enumerate(ids):
-        wait_s = place * DRIFT_APART_S % schedule.DRIFT_EVERY_S
-        compare_cluster.apply_async((cluster_id,), countdown=wait_s, expires=wait_s + schedule.DRIFT_EVERY_S)
-    return len(ids)
+    ids = clusters().values_list("pk", flat=True)
+    return _start(compare_cluster, ids, schedule.DRIFT_EVERY_S, CLUSTERS_APART_S)
 
 
 @shared_task(name="detect.cluster_drift", soft_time_limit=40, time_limit=45, ignore_result=True)
@@ -121,10 +130,8 @@ def compare_cluster(cluster_id: int) -> bool:
 )
 def look_at_health() -> int:
     """Starts a look at the faults of every cluster's parts; returns how many."""
-    ids = list(clusters().values_list("pk", flat=True))
-    for cluster_id in ids:
-        look_at_cluster_health.apply_async((cluster_id,), expires=schedule.HEALTH_EVERY_S)
-    return len(ids)
+    ids = clusters().values_list("pk", flat=True)
+    return _start(look_at_cluster_health, ids, schedule.HEALTH_EVERY_S)
 
 
 @shared_task(name="detect.cluster_health", soft_time_limit=16, time_limit=18, ignore_result=True)
@@ -146,13 +153,8 @@ def look_at_cluster_health(cluster_id: int) -> bool:
 )
 def look_at_parts() -> int:
     """Starts a look at the parts of every cluster; returns how many."""
-    ids = list(clusters().values_list("pk", flat=True))
-    for place, cluster_id in enumerate(ids):
-        wait_s = place * DRIFT_APART_S % schedule.PARTS_EVERY_S
-        look_at_cluster_parts.apply_async(
-            (cluster_id,), countdown=wait_s, expires=wait_s + schedule.PARTS_EVERY_S
-        )
-    return len(ids)
+    ids = clusters().values_list("pk", flat=True)
+    return _start(look_at_cluster_parts, ids, schedule.PARTS_EVERY_S, CLUSTERS_APART_S)
 
 
 @shared_task(name="detect.cluster_parts", soft_time_limit=100, time_limit=110, ignore_result=True)
@@ -173,11 +175,8 @@ def look_at_cluster_parts(cluster_id: int) -> bool:
 )
 def count_time() -> int:
     """Starts a count of every job's time, spread over the minute; returns how many."""
-    ids = list(uncounted_jobs(time.time_ns()).values_list("pk", flat=True))
-    for place, job_id in enumerate(ids):
-        wait_s = place % schedule.GOODPUT_EVERY_S
-        count_job_time.apply_async((job_id,), countdown=wait_s, expires=wait_s + schedule.GOODPUT_EVERY_S)
-    return len(ids)
+    ids = uncounted_jobs(time.time_ns()).values_list("pk", flat=True)
+    return _start(count_job_time, ids, schedule.GOODPUT_EVERY_S, apart_s=1)
 
 
 @shared_task(name="detect.job_goodput", soft_time_limit=50, time_limit=55, ignore_result=True)

@@ -16,6 +16,11 @@ def cluster_named(name: str) -> Cluster | None:
     return Cluster.objects.filter(name=name).first()
 
 
+def slot_count(cluster_id: int) -> int:
+    """Slots given so far: the length of the cluster's arrays in hot state; 0 where there is no cluster."""
+    return Cluster.objects.filter(pk=cluster_id).values_list("slot_count", flat=True).first() or 0
+
+
 def nodes_of(cluster_id: int) -> QuerySet[Node]:
     """The cluster's nodes by name."""
     return Node.objects.filter(cluster_id=cluster_id).order_by("name")

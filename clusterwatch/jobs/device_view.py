@@ -14,7 +14,7 @@ from typing import Final
 from django.db.models import Q, QuerySet
 
 from clusterwatch.fleet.models import Cluster, Node
-from clusterwatch.store import device_readings, queries
+from clusterwatch.store import device_readings, node_readings, queries
 from clusterwatch.store.device_readings import host_of, is_same_host
 from clusterwatch.store.models import Device, DeviceNeighbour
 from clusterwatch.store.node_readings import STALE_AFTER_S, NodeReadings, Reading
@@ -135,7 +135,7 @@ def lines(devices: Iterable[Device], now_ns: int | None = None) -> list[DeviceLi
 
 
 def _line(device: Device, cluster: Cluster, node: Node | None, now_ns: int) -> DeviceLine:
-    age_s = max(now_ns - device.t_ns, now_ns - device.received_ns, 0) / 1e9
+    age_s = node_readings.age_s(device.t_ns, device.received_ns, now_ns)
     stale = age_s > STALE_AFTER_S + 2 * device.period_s
     return DeviceLine(
         device.pk, cluster, device.kind, device.name, device.node_name, device.poller, node, device.state,

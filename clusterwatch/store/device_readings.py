@@ -183,8 +183,7 @@ def latest(device: Device, now_ns: int) -> NodeReadings:
     Raises:
         WireError: the row is damaged.
     """
-    # A poller's clock that runs ahead must not make values look fresher than their coming here.
-    sent_s = max(now_ns - device.t_ns, now_ns - device.received_ns, 0) / 1e9
+    sent_s = node_readings.age_s(device.t_ns, device.received_ns, now_ns)
     return node_readings.unpacked(readings.unpack(bytes(device.data)), sent_s)
 
 

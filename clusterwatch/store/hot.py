@@ -319,8 +319,7 @@ def save_steps(job_id: int, blob: bytes) -> None:
 
 
 def load_steps(job_id: int) -> bytes | None:
-    blob: Any = valkey.client().get(valkey.steps_key(job_id))
-    return blob if isinstance(blob, bytes) else None
+    return _kept(valkey.steps_key(job_id))
 
 
 def save_health(cluster_id: int, blob: bytes) -> None:
@@ -329,8 +328,7 @@ def save_health(cluster_id: int, blob: bytes) -> None:
 
 
 def load_health(cluster_id: int) -> bytes | None:
-    blob: Any = valkey.client().get(valkey.health_key(cluster_id))
-    return blob if isinstance(blob, bytes) else None
+    return _kept(valkey.health_key(cluster_id))
 
 
 def save_step_notes(job_id: int, blob: bytes) -> None:
@@ -339,10 +337,13 @@ def save_step_notes(job_id: int, blob: bytes) -> None:
 
 
 def load_step_notes(job_id: int) -> bytes | None:
-    blob: Any = valkey.client().get(valkey.step_notes_key(job_id))
-    return blob if isinstance(blob, bytes) else None
+    return _kept(valkey.step_notes_key(job_id))
 
 
 def load_look(job_id: int) -> bytes | None:
-    blob: Any = valkey.client().get(valkey.look_key(job_id))
+    return _kept(valkey.look_key(job_id))
+
+
+def _kept(key: str) -> bytes | None:
+    blob: Any = valkey.client().get(key)
     return blob if isinstance(blob, bytes) else None

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from clusterwatch.store import binary_reads, packed_rows
+from clusterwatch.store import binary_reads, node_readings, packed_rows
 
 FACT: Final = "fact_count"
 POWER_LIMIT: Final = "power_limit_w"
@@ -54,8 +54,7 @@ def of_nodes(node_ids: Sequence[int], now_ns: int) -> Iterator[NodeFacts]:
         for node_id, t_ns, received_ns, data in binary_reads.fetch(
             _SQL, [list(node_ids[start : start + BATCH])]
         ):
-            # A node's clock that runs ahead must not make it look heard.
-            age_s = max(now_ns - t_ns, now_ns - received_ns, 0) / 1e9
+            age_s = node_readings.age_s(t_ns, received_ns, now_ns)
             if age_s > ROW_STALE_AFTER_S:
                 yield NodeFacts(node_id, age_s, is_stale=True)
                 continue

@@ -117,9 +117,12 @@ def latest(node_id: int, now_ns: int) -> NodeReadings | None:
     if not rows:
         return None
     t_ns, received_ns, data = rows[0]
-    # A node's clock that runs ahead must not make its values look fresher than their coming here.
-    sent_s = max(now_ns - t_ns, now_ns - received_ns, 0) / 1e9
-    return unpacked(readings.unpack(data), sent_s)
+    return unpacked(readings.unpack(data), age_s(t_ns, received_ns, now_ns))
+
+
+def age_s(t_ns: int, received_ns: int, now_ns: int) -> float:
+    """Of a row that a node's clock dates; one that runs ahead makes nothing fresher than its coming here."""
+    return max(now_ns - t_ns, now_ns - received_ns, 0) / 1e9
 
 
 def drop_unseen(now_ns: int) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from clusterwatch.store import binary_reads, packed_rows
+from clusterwatch.store import binary_reads, node_readings, packed_rows
 from clusterwatch.store.node_facts import ROW_STALE_AFTER_S
 
 PART: Final = "part_count"
@@ -68,7 +68,7 @@ def _words(
     data: bytes, t_ns: int, received_ns: int, now_ns: int, stale_after_s: float
 ) -> tuple[PartWord, ...] | None:
     """None: the row is too old to say anything, or damaged."""
-    age_s = max(now_ns - t_ns, now_ns - received_ns, 0) / 1e9
+    age_s = node_readings.age_s(t_ns, received_ns, now_ns)
     if age_s > stale_after_s:
         return None
     try:

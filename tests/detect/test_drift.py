@@ -246,7 +246,7 @@ def test_each_cluster_is_compared_by_one_task_at_a_time(
     assert tasks.compare_nodes() == 2
     assert sent == [
         ((cluster.pk,), 0, schedule.DRIFT_EVERY_S),
-        ((other.pk,), tasks.DRIFT_APART_S, schedule.DRIFT_EVERY_S),
+        ((other.pk,), tasks.CLUSTERS_APART_S, schedule.DRIFT_EVERY_S),
     ]
     hot.take_lease(f"detect:drift:{cluster.pk}", "another task", 5)
     assert tasks.compare_cluster(cluster.pk) is False
