@@ -78,6 +78,8 @@ async def _measure(ranks: int, seconds: float) -> dict[str, Any]:
             hooks = [_start_hook(hook_socket, rank, ranks) for rank in range(ranks)]
             try:
                 await asyncio.sleep(WARM_UP_S)
+                # A live log has nothing new in most seconds; a recorded one would be parsed whole at each.
+                (Path(folder) / "node" / "dev/kmsg").write_text("", encoding="ascii")
                 return await _watch(agent.pid, sink, ranks, seconds)
             finally:
                 for hook in hooks:

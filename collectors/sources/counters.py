@@ -38,7 +38,7 @@ class Counter:
     wraps: bool = False
 
     def is_saturated(self, value: int) -> bool:
-        return self.saturates and value == 2**self.bits - 1
+        return self.saturates and value == (1 << self.bits) - 1
 
 
 PLAIN: Final = Counter()

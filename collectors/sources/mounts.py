@@ -187,6 +187,9 @@ def _op_samples(
     entity: str, name: str, op: Op, old: Op | None, passed_s: float, quality: str
 ) -> Iterator[Sample]:
     """Rates and averages of the interval. No operation finished: the latency is unknown, not 0."""
+    if op is old:
+        yield from _idle(entity, name, op.errors)
+        return
     if op.errors is not None:
         yield Sample(entity, f"{name}_errors_total", op.errors)
     if old is None:
@@ -204,6 +207,15 @@ def _op_samples(
     ):
         value = max(0, spent_ms) / (1_000 * done) if done else None
         yield Sample(entity, f"{name}_{suffix}", value, OK if done else NO_OPS)
+
+
+@functools.lru_cache(maxsize=4_096)
+def _idle(entity: str, name: str, errors: int | None) -> tuple[Sample, ...]:
+    """The samples of an operation of which nothing changed: those of most, at each look."""
+    told = () if errors is None else (Sample(entity, f"{name}_errors_total", errors),)
+    rates = (Sample(entity, f"{name}_{suffix}", 0.0) for suffix in ("ops_per_s", "bytes_per_s"))
+    times = (Sample(entity, f"{name}_{suffix}", None, NO_OPS) for suffix in ("rtt_s", "exec_s", "queue_s"))
+    return (*told, *rates, *times)
 
 
 def _payload(name: str, op: Op) -> int:

@@ -7,6 +7,7 @@ fs/nfs/super.c of Linux; proc_pid_mountinfo(5).
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -116,9 +117,18 @@ def _take(mount: NfsMount, line: str) -> None:
             mount.sends += int(numbers[at])
             mount.receives += int(numbers[at + 1])
             mount.transports += 1
-    elif (match := _OP.fullmatch(line)) and len(mount.ops) < OPS_MAX:
-        ops, sent, _, out, back, queue, rtt, execute, *more = (int(word) for word in match[2].split())
-        mount.ops[match[1].lower()] = Op(ops, sent, out, back, queue, rtt, execute, more[0] if more else None)
+    elif len(mount.ops) < OPS_MAX and (told := _op(line)) is not None:
+        mount.ops[told[0]] = told[1]
+
+
+@functools.lru_cache(maxsize=4_096)
+def _op(line: str) -> tuple[str, Op] | None:
+    """(name, counters) of a line of one kind of RPC. Of most kinds nothing changes from second to second."""
+    match = _OP.fullmatch(line)
+    if match is None:
+        return None
+    ops, sent, _, out, back, queue, rtt, execute, *more = (int(word) for word in match[2].split())
+    return match[1].lower(), Op(ops, sent, out, back, queue, rtt, execute, more[0] if more else None)
 
 
 def mounts(text: str) -> Iterator[Mount]:

@@ -17,6 +17,9 @@ READ_MAX_BYTES: Final = 4 * 1024 * 1024
 LIVE_ROOT: Final = Path("/")
 _EINVAL: Final[dict[str, set[str]]] = {}
 """root -> names of files that gave EINVAL"""
+_SYSFS: Final = ("sys/class/", "sys/bus/")
+"""Attributes of devices; what else lies below sys (control groups, debugfs) may come in pieces."""
+_PAGE_BYTES: Final = 4_096
 _ERROR_WORDS: Final = {errno.ENOENT: "not_available", errno.EOPNOTSUPP: "eopnotsupp"}
 """Where the errno's own word is another: EOPNOTSUPP has the number of ENOTSUP."""
 
@@ -55,7 +58,7 @@ class Tree:
         try:
             fd = self.open(name)
             try:
-                return _read_up_to(fd, max_bytes)
+                return _read_up_to(fd, max_bytes, name.startswith(_SYSFS))
             finally:
                 os.close(fd)
         except OSError as error:
@@ -139,11 +142,16 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else "?" for char in text)
 
 
-def _read_up_to(fd: int, max_bytes: int) -> bytes:
-    """/proc and /sys give a page at a time, so one read is not the file."""
+def _read_up_to(fd: int, max_bytes: int, is_attribute: bool) -> bytes:
+    """/proc and /sys give a page at a time, so one read is not the file.
+
+    An attribute of sysfs is whole where it gave less than a page: many are read each second.
+    """
     chunks: list[bytes] = []
     left = max_bytes
     while left > 0 and (chunk := os.read(fd, min(left, 65_536))):
         chunks.append(chunk)
         left -= len(chunk)
+        if is_attribute and len(chunk) < _PAGE_BYTES:
+            break
     return b"".join(chunks)

@@ -51,6 +51,20 @@ def values(reading: Reading) -> dict[str, tuple[float | None, str]]:
     return {sample.metric: (sample.value, sample.quality) for sample in reading.samples}
 
 
+def test_an_operation_of_which_nothing_changed_has_no_latency_and_a_rate_of_zero(tmp_path: Path) -> None:
+    source = MountsSource()
+    look(source, tmp_path, stats(reads=100), 0.0)
+    found = values(look(source, tmp_path, stats(reads=100), 1.0))
+    assert (found["read_ops_per_s"], found["read_bytes_per_s"]) == ((0.0, "ok"), (0.0, "ok"))
+    assert found["read_errors_total"] == (0, "ok")
+    for metric in ("read_rtt_s", "read_exec_s", "read_queue_s"):
+        assert found[metric] == (None, "no_ops")
+    again = values(look(source, tmp_path, stats(reads=110), 2.0))
+    assert again["read_ops_per_s"] == (10.0, "ok")
+    reset = values(look(source, tmp_path, stats(reads=5), 3.0))
+    assert reset["read_ops_per_s"] == (None, "reset")
+
+
 def test_rates_and_latencies_are_of_the_interval(tmp_path: Path) -> None:
     source = MountsSource()
     assert values(look(source, tmp_path, stats(), 0.0))["read_rtt_s"] == (None, "first_sample")
