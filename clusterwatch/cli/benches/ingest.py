@@ -159,7 +159,7 @@ def _under_load(arguments: argparse.Namespace, postgres_pid: int) -> dict[str, A
         if done["lost"] or done["rejects"]:
             raise OpsError(f"{done['lost']} connections lost, rejected: {done['rejects']}")
         return {
-            "admission_s": round(admitted["seconds"], 1),
+            "admission_s": _rounded(admitted["seconds"]),
             "admission_gateway_cpu_s": round(enrolled_cpu_s, 1),
             "admission_p99_s": round(admitted["hello_p99_s"], 2),
             "announce_ranks_s": round(announced["seconds"], 1),
