@@ -156,7 +156,8 @@ class _Case:
         everywhere, here = self.have[one.cause.word]
         mine = len(one.ranks & self.relevant)
         if not self.named:
-            return _Lift.of(here - mine, self.placed_count - mine, 1.0)
+            beside = len(self.index.by_rank) - len(one.ranks)
+            return _Lift.of(everywhere - len(one.ranks), beside, 1.0)
         with_it = everywhere - here
         if one.part.kind in (PartKind.SOME_GPU, PartKind.SOME_PORT):
             with_it -= len(one.ranks) - mine  # one of the host's ranks has it, and not each

@@ -11,6 +11,8 @@ from dataclasses import replace
 from typing import Final
 
 from clusterwatch.analysis.correlate_model import Cause, Layer
+from clusterwatch.analysis.correlate_time import CLOCK_FAULTS
+from clusterwatch.analysis.health_kinds import ENDS, OVER
 from clusterwatch.analysis.model import Owner, Severity
 from clusterwatch.analysis.signals import Signal
 from collectors.wire.metrics import Throttle
@@ -82,6 +84,8 @@ _STORAGE_KINDS: Final = (
     "mount_stall", "nfs_server_stalled", "nfs_not_responding", "mount_probe_stuck", "mount_failed",
     "fuse_daemon_gone", "fuse_daemon_blocked", "weka_disconnected", "lustre_evicted", "lustre_import_down",
 )  # fmt: skip
+KINDS: Final = frozenset({*_OF_KIND, *_STORAGE_KINDS, *CLOCK_FAULTS, *ENDS, OVER, "xid", "throttle"})
+"""All that a join reads."""
 _STORAGE: Final = _cause("storage_stall", "storage stalled", Layer.STORAGE, 0.85, _STOPS | _SLOW_STORAGE)
 _BRAKE: Final = _cause("power_brake", "power brake", Layer.POWER, 0.9, _SLOW_GPU)
 _THERMAL: Final = _cause("thermal_throttle", "thermal throttle", Layer.GPU, 0.9, _SLOW_GPU)

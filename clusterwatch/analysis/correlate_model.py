@@ -114,12 +114,14 @@ class Onset:
         slack_s: how much later than that the fault may have struck: a usual gap of progress.
         lasting_s: how long a fault that is over may still have brought this about.
         clock_error_s: of ``at_ns``.
+        node_id: whose clock it is of; its own signals need no allowance. None: of no single one.
     """
 
     at_ns: int
     slack_s: float = 0.0
     lasting_s: float = 0.0
     clock_error_s: float = 0.0
+    node_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,22 +212,14 @@ class Joined:
     decisive: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON of the evidence; the same for the same signals, however late it is made."""
+        """What is named and why, as JSON; the same for the same signals, however late it is made."""
         return {
             "cause": self.cause,
             "part": None if self.part is None else self.part.label,
             "covers_ratio": round(self.covers_ratio, 3),
             "confidence": round(self.confidence, 3),
             "why": list(self.why),
-            "left_out": self.left_out,
-            "signals": [
-                {
-                    "at_ns": row.at_ns, "host": row.host, "part": row.part, "kind": row.kind,
-                    "text": row.text, "taken": row.taken, "reason": row.reason,
-                }
-                for row in self.rows
-            ],
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True, slots=True)

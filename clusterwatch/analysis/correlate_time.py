@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from clusterwatch.analysis.correlate_model import Candidate, Onset, Retries
+from clusterwatch.analysis.health_kinds import ENDS, OVER
 from clusterwatch.analysis.signals import Signal
 
 CLOCK_ERROR_S: Final = 1.0
@@ -35,9 +36,6 @@ LATE_S: Final[Mapping[str, float]] = {
 """How long after its beginning a fault may be told. Source: periods and hold times of ``collectors.sources``;
 a line of the kernel's log has its own time."""
 FROM_LOG: Final = "kernel_log"
-OVER: Final = "fault_over"
-ENDS: Final[Mapping[str, str]] = {"link_up": "link_down", "nfs_ok": "nfs_not_responding"}
-"""Lines of a log that tell an end; a source tells it as ``fault_over`` with the field ``kind``."""
 FLAP_S: Final = 2.0
 """A ``link_flap`` is told where a port was seen down and up within one look."""
 
@@ -96,7 +94,8 @@ def error_s(signal: Signal) -> float:
 
 def when(signal: Signal, onset: Onset) -> When:
     """Whether it can have brought about what began at the onset."""
-    off_s = error_s(signal) + onset.clock_error_s
+    is_own = onset.node_id is not None and signal.node_id == onset.node_id
+    off_s = 0.0 if is_own else error_s(signal) + onset.clock_error_s
     late_s = 0.0 if signal.source == FROM_LOG else LATE_S.get(signal.kind, 0.0)
     began_after_s = (signal.at_ns - onset.at_ns) / 1e9
     if began_after_s - late_s > onset.slack_s + off_s:

@@ -13,7 +13,7 @@ from clusterwatch.analysis.ending import Ending
 from clusterwatch.analysis.model import Diagnosis, Observation
 from clusterwatch.analysis.preliminary import diagnose_failure
 from clusterwatch.analysis.progress import Judgement, WorldState
-from clusterwatch.detect import captures, evidence
+from clusterwatch.detect import captures, causes, evidence
 from clusterwatch.detect.exits import (
     VANISHED_SETTLE_NS,
     are_aftermath,
@@ -22,10 +22,10 @@ from clusterwatch.detect.exits import (
 )
 from clusterwatch.detect.memory import Memory
 from clusterwatch.detect.scene import Scene
-from clusterwatch.detect.stall import better, capture_again, fate, fingerprint
+from clusterwatch.detect.stall import age, better, capture_again, fate, fingerprint
 from clusterwatch.incidents import services
 from clusterwatch.incidents.models import Incident
-from clusterwatch.incidents.services import Sighting
+from clusterwatch.incidents.services import Piece, Sighting
 from clusterwatch.jobs.exits import ending
 
 
@@ -51,7 +51,8 @@ def handle(scene: Scene, judgement: Judgement, memory: Memory) -> bool:
     if state is not None and live is not None:
         capture_again(scene, state, live, memory)
         found = captures.answers(memory.capture_ids, memory.captured_ns, scene.now_ns)
-    basis = f"failed|{fate(scene)}|{_told(scene)}|{found.basis}|{state is not None}"
+    told = f"{_told(scene)}|{found.basis}|{state is not None}|{age(gone_for_ns / 1e9)}"
+    basis = f"failed|{fate(scene)}|{told}"
     if live is not None and basis == memory.basis:
         services.confirm(live.pk, scene.now_ns)
         return True
@@ -59,24 +60,19 @@ def handle(scene: Scene, judgement: Judgement, memory: Memory) -> bool:
     verdict = better(diagnose_failure(scene.job.key, seen.facts, judgement.coverage), analysis.diagnose(seen))
     if not found.ready:
         verdict = replace(verdict, coverage=judgement.coverage)
-    _write(scene, memory, live, _sighting(scene, memory, verdict), seen, state)
+    verdict, pieces = causes.of_crash(scene, world, memory.gone_ns, verdict)
+    pieces += evidence.pieces(scene, state, seen, verdict)
+    _write(scene, live, _sighting(scene, memory, verdict), pieces)
     memory.basis = basis
     return True
 
 
-def _write(
-    scene: Scene,
-    memory: Memory,
-    live: Incident | None,
-    sighting: Sighting,
-    seen: Observation,
-    state: WorldState | None,
-) -> None:
+def _write(scene: Scene, live: Incident | None, sighting: Sighting, pieces: list[Piece]) -> None:
     incident, is_new = (live, False) if live is not None else services.suspect(sighting, scene.now_ns)
     changed = is_new or services.sharpen(incident.pk, sighting, scene.now_ns)
     opened = services.open_(incident.pk, scene.now_ns, "a process of the job failed")
     if changed or opened:
-        services.freeze(incident.pk, evidence.pieces(scene, state, seen, sighting.diagnosis), scene.now_ns)
+        services.freeze(incident.pk, pieces, scene.now_ns)
 
 
 def _observe(

@@ -8,6 +8,7 @@ or when it is so old that the rest will not come. Cost: what is new since the la
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -15,7 +16,7 @@ import msgspec
 from clusterwatch.analysis.model import Finding
 from clusterwatch.analysis.slow.paging import CURRENT
 from clusterwatch.analysis.verdicts import SLOW_CLASSES
-from clusterwatch.detect import slow_look
+from clusterwatch.detect import causes, slow_look
 from clusterwatch.detect.scene import is_blind, roster
 from clusterwatch.detect.slow_look import Attempt, Cast, Memory, SlowSighting
 from clusterwatch.incidents import services
@@ -34,10 +35,10 @@ def look(job_id: int, now_ns: int) -> int:
         return 0
     attempt = attempt_of(job)
     told, memory, taken = slow_look.take(attempt, _casts(job), _load(job), now_ns)
-    seen = [one for world in told for one in slow_look.sightings(attempt, world, CURRENT)]
-    for one in seen:
-        _raise(one, now_ns)
-    _resolve(attempt, [one.sighting.fingerprint for one in seen], now_ns)
+    seen = [(world.cast, one) for world in told for one in slow_look.sightings(attempt, world, CURRENT)]
+    for cast, one in seen:
+        _raise(job, cast, one, now_ns)
+    _resolve(attempt, [one.sighting.fingerprint for _, one in seen], now_ns)
     shapes = [one for world in told for one in world.findings if one.fault_class not in SLOW_CLASSES]
     keep_notes(job.pk, [_note(one) for one in shapes])
     hot.save_steps(job.pk, msgspec.msgpack.encode(memory))
@@ -81,11 +82,16 @@ def _casts(job: Job) -> list[Cast]:
     return held[1]
 
 
-def _raise(seen: SlowSighting, now_ns: int) -> None:
-    incident, is_new = services.suspect(seen.sighting, now_ns)
-    changed = is_new or services.sharpen(incident.pk, seen.sighting, now_ns)
+def _raise(job: Job, cast: Cast, seen: SlowSighting, now_ns: int) -> None:
+    live = services.live_incident(seen.sighting.fingerprint)
+    # Steps of the onset leave the window while the trouble lasts; the incident keeps when it began.
+    since_ns = seen.sighting.since_ns if live is None else int(live.since.timestamp() * 1e9)
+    diagnosis, told = causes.of_slow(job, cast, since_ns, now_ns, seen.sighting.diagnosis)
+    sighting = replace(seen.sighting, diagnosis=diagnosis)
+    incident, is_new = services.suspect(sighting, now_ns)
+    changed = is_new or services.sharpen(incident.pk, sighting, now_ns)
     if changed:
-        services.freeze(incident.pk, [seen.piece], now_ns)
+        services.freeze(incident.pk, [seen.piece, *told], now_ns)
     if incident.state == Incident.State.SUSPECTED and seen.page:
         services.open_(incident.pk, now_ns, seen.page)
 

@@ -16,7 +16,7 @@ from clusterwatch.analysis.gaps import Limits, limits
 from clusterwatch.analysis.model import Diagnosis, ProcessState
 from clusterwatch.analysis.preliminary import diagnose_stall
 from clusterwatch.analysis.progress import Judgement, WorldState
-from clusterwatch.detect import captures, evidence
+from clusterwatch.detect import captures, causes, evidence
 from clusterwatch.detect.exits import are_aftermath, ended_without_failure
 from clusterwatch.detect.memory import Memory, WorldMemory
 from clusterwatch.detect.scene import Scene
@@ -60,7 +60,7 @@ def handle(scene: Scene, judgement: Judgement, memory: Memory) -> None:
         services.confirm(live.pk, scene.now_ns)
         return
     capture_again(scene, state, live, memory)
-    _judge(scene, state, live, sighting, memory)
+    _judge(scene, state, live, sighting, memory, limit)
     _open_if_due(scene, live, stall_s, limit)
 
 
@@ -95,11 +95,13 @@ def capture_again(scene: Scene, state: WorldState, incident: Incident, memory: M
     memory.captured_ns = scene.now_ns
 
 
-def _judge(scene: Scene, state: WorldState, incident: Incident, sighting: Sighting, memory: Memory) -> None:
+def _judge(
+    scene: Scene, state: WorldState, incident: Incident, sighting: Sighting, memory: Memory, limit: Limits
+) -> None:
     """Analyses what there is, unless it is what was analysed before."""
     found = _best_answers(scene, memory)
     stall_s = state.stall_s(scene.now_ns)
-    parts = (found.basis, fate(scene), str(state.suspects), str(state.reasons), _age(stall_s))
+    parts = (found.basis, fate(scene), str(state.suspects), str(state.reasons), age(stall_s))
     basis = "|".join(parts)
     if basis == memory.basis:
         services.confirm(incident.pk, scene.now_ns)
@@ -108,9 +110,10 @@ def _judge(scene: Scene, state: WorldState, incident: Incident, sighting: Sighti
     verdict = better(sighting.diagnosis, analysis.diagnose(seen), state.waiting)
     if not found.ready:
         verdict = replace(verdict, coverage=sighting.diagnosis.coverage)
+    verdict, told = causes.of_stall(scene, state.world, state.since_ns, limit.suspect_s, verdict)
     changed = services.sharpen(incident.pk, replace(sighting, diagnosis=verdict), scene.now_ns)
     if changed or found.complete:
-        services.freeze(incident.pk, evidence.pieces(scene, state, seen, verdict), scene.now_ns)
+        services.freeze(incident.pk, [*evidence.pieces(scene, state, seen, verdict), *told], scene.now_ns)
     memory.basis = basis
     incident.diagnosis = verdict.to_dict()
 
@@ -150,8 +153,8 @@ def _says_more(first: Diagnosis, captured: Diagnosis, waiting: Container[int]) -
     return bool(early.culprit_ranks) or not late.suspect_ranks or contradicted
 
 
-def _age(stall_s: float) -> str:
-    """Changes when the stall has doubled, so that its length in the sentence is never far off."""
+def age(stall_s: float) -> str:
+    """Changes when the stall has doubled: then its length is told anew, and late signals are read."""
     return str(int(math.log2(stall_s + 1)))
 
 

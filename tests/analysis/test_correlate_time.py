@@ -71,6 +71,8 @@ def test_a_flap_within_one_look_was_two_seconds_at_most() -> None:
         (xid(119, at_s=3.1), Onset(ONSET, 3.0), When.AFTER),
         (xid(119, at_s=3.1), Onset(ONSET, 3.0, clock_error_s=0.2), When.FITS),
         (xid(119, at_s=3.9, clock_error_s=None), Onset(ONSET, 3.0), When.FITS),
+        (xid(119, at_s=3.9, clock_error_s=None), Onset(ONSET, 3.0, node_id=2), When.AFTER),
+        (xid(119, at_s=3.9, clock_error_s=None), Onset(ONSET, 3.0, node_id=5), When.FITS),
         (signal("throttle", at_s=29.0, source="gpu_nvml"), Onset(ONSET), When.FITS),
         (signal("throttle", at_s=31.0, source="gpu_nvml"), Onset(ONSET), When.AFTER),
         (xid(119, at_s=-3_599.0), Onset(ONSET), When.FITS),
