@@ -16,7 +16,7 @@ from typing import Final
 import redis
 from celery import Task, shared_task
 
-from clusterwatch.detect import drift, goodput, health, jobs, parts, schedule, slow
+from clusterwatch.detect import drift, goodput, health, health_blind, jobs, parts, schedule, slow
 from clusterwatch.fleet.queries import clusters
 from clusterwatch.jobs.goodput_ledger import uncounted_jobs
 from clusterwatch.jobs.services import expire_captures
@@ -140,6 +140,7 @@ def look_at_cluster_health(cluster_id: int) -> bool:
     with hot.leased(f"detect:health:{cluster_id}", HEALTH_LEASE_S) as is_ours:
         try:
             if is_ours:
+                health_blind.look(cluster_id, time.time_ns())
                 health.look(cluster_id, time.time_ns())
         except redis.RedisError as fault:
             # Hot state went away: the next look reads a day of events again.

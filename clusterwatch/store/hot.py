@@ -331,6 +331,15 @@ def load_health(cluster_id: int) -> bytes | None:
     return _kept(valkey.health_key(cluster_id))
 
 
+def save_unhooked(cluster_id: int, blob: bytes) -> None:
+    """Keeps what a cluster's GPUs draw and move, for those whose jobs have no hook."""
+    valkey.client().set(valkey.unhooked_key(cluster_id), blob, ex=EXPIRE_S)
+
+
+def load_unhooked(cluster_id: int) -> bytes | None:
+    return _kept(valkey.unhooked_key(cluster_id))
+
+
 def save_step_notes(job_id: int, blob: bytes) -> None:
     """Keeps what a job's steps tell of its own shape, for its page."""
     valkey.client().set(valkey.step_notes_key(job_id), blob, ex=EXPIRE_S)

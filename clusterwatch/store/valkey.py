@@ -74,6 +74,11 @@ def health_key(cluster_id: int) -> str:
     return f"health:{cluster_id}"
 
 
+def unhooked_key(cluster_id: int) -> str:
+    """What a cluster's GPUs draw and move."""
+    return f"unhooked:{cluster_id}"
+
+
 def step_notes_key(job_id: int) -> str:
     return f"step-notes:{job_id}"
 
