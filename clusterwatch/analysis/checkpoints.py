@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from clusterwatch.analysis.goodput_model import SAVE_MIN_S, Floats, Ints, Roster, Steps
+from clusterwatch.analysis.goodput_model import OWN_COUNT_MAX, SAVE_MIN_S, Floats, Ints, Roster, Steps
 
 RULE: Final = "checkpoints 1"
 SLOW_MAX: Final = 5
@@ -107,13 +107,14 @@ def _save(
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A save as it was kept; ``world_size`` ranks could have written."""
+    """A save as it was kept; ``world_size`` ranks could have written, ``rank_count`` told of the step."""
 
     attempt: int
     world: str
     step: int
     end_ns: int
     saver_count: int
+    rank_count: int
     world_size: int
 
 
@@ -129,10 +130,10 @@ class Recommended:
 
 
 def whole(kept: Sequence[Kept]) -> list[tuple[Kept, float, str]]:
-    """The saves that are whole, with how sure that is and why; in the order given.
+    """The saves that are whole as far as anybody told, with how sure that is and why; in the order given.
 
-    Whole: every rank wrote; or as many as ever do in this world of this attempt, where that is more than one
-    save's word. A save in which fewer ranks wrote is left out.
+    Whole: every rank wrote; or as many as ever do in this world of this attempt. A save in which fewer ranks
+    wrote is left out.
     """
     most: dict[tuple[int, str], int] = defaultdict(int)
     count: dict[tuple[int, str], int] = defaultdict(int)
@@ -140,23 +141,29 @@ def whole(kept: Sequence[Kept]) -> list[tuple[Kept, float, str]]:
         key = (one.attempt, one.world)
         most[key] = max(most[key], one.saver_count)
         count[key] += 1
-    found = []
-    for one in kept:
-        key = (one.attempt, one.world)
-        if one.saver_count >= one.world_size:
-            found.append((one, SURE_WHOLE, f"all {one.world_size:,} ranks wrote it"))
-        elif one.saver_count == most[key]:
-            several = count[key] > 1
-            words = "as in every whole save before" if several else "no other save tells who should"
-            sure = SURE_WHOLE if several else SURE_ALONE
-            found.append((one, sure, f"{one.saver_count:,} of {one.world_size:,} ranks wrote it, {words}"))
-    return found
+    return [
+        (one, *_sure(one, count[one.attempt, one.world] > 1))
+        for one in kept
+        if one.saver_count >= min(one.world_size, most[one.attempt, one.world])
+    ]
+
+
+def _sure(one: Kept, has_others: bool) -> tuple[float, str]:
+    """(confidence that it is whole, why)."""
+    some = f"{one.saver_count:,} of {one.world_size:,} ranks wrote it"
+    if one.saver_count >= one.world_size:
+        return SURE_WHOLE, f"all {one.world_size:,} ranks wrote it"
+    if one.saver_count == one.rank_count:
+        return SURE_ALONE, f"{some}, {one.world_size - one.rank_count:,} told nothing of it"
+    if has_others:
+        return SURE_WHOLE, f"{some}, as in every whole save before"
+    return SURE_ALONE, f"{some}, no other save tells who should"
 
 
 def recommend(
     kept: Sequence[Kept], first_steps: Mapping[int, int], before_ns: int, attempt: int
 ) -> Recommended | None:
-    """The newest whole save before a moment; None where there is none.
+    """The newest save before a moment that is surely whole; where there is none the newest that may be.
 
     Args:
         kept: saves of a job, all attempts.
@@ -167,21 +174,28 @@ def recommend(
     fit = [one for one in whole(kept) if one[0].end_ns < before_ns and one[0].attempt <= attempt]
     if not fit:
         return None
-    save, sure, words = max(fit, key=lambda one: (one[0].attempt, one[0].end_ns))
-    loader = next(
-        (
-            number
-            for number, first in sorted(first_steps.items())
-            if number > save.attempt and first > 2 and first in (save.step + 1, save.step + 2)
-        ),
-        None,
-    )
+    ordered = sorted(fit, key=lambda one: (one[0].attempt, one[0].end_ns))
+    save, sure, words = next((one for one in reversed(ordered) if one[1] >= SURE_WHOLE), ordered[-1])
+    newest = ordered[-1][0]
+    loader = _loader(save, first_steps)
     proof = (
         "not proven by a load" if loader is None else f"attempt {loader} went on from it, so it can be read"
     )
+    why = [words, proof]
+    if newest is not save:
+        why.append(
+            f"the one after step {newest.step} of attempt {newest.attempt} may be whole: {ordered[-1][2]}"
+        )
     return Recommended(
-        save, loader is not None, sure + (PROVEN_MORE if loader is not None else 0.0), (words, proof)
+        save, loader is not None, sure + (PROVEN_MORE if loader is not None else 0.0), tuple(why)
     )
+
+
+def _loader(save: Kept, first_steps: Mapping[int, int]) -> int | None:
+    """The attempt that went on from a save, where numbers go on over attempts."""
+    later = sorted(number for number in first_steps if number > save.attempt)
+    fit = (n for n in later if first_steps[n] > OWN_COUNT_MAX and first_steps[n] - save.step in (1, 2))
+    return next(fit, None)
 
 
 def trend_ratio(longest_s: Floats) -> float | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from clusterwatch.analysis.goodput_layers import PAINTED, intervals, kinds, swept
 from clusterwatch.analysis.goodput_model import (
     NEVER_NS,
+    OWN_COUNT_MAX,
     USEFUL,
     Kind,
     Memory,
@@ -36,10 +37,6 @@ class Before:
 
     last_step: int | None
     saved_step: int | None
-
-
-OWN_COUNT_MAX: Final = 2
-"""A hook counts from the start of its process and tells its second step first."""
 
 
 def repeats_until(before: Before, first_step: int) -> int | None:

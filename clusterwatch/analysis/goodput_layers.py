@@ -54,8 +54,7 @@ def intervals(
 ) -> list[_Interval]:
     everyone = np.arange(len(roster))
     begin, end = np.full(len(roster), start_ns), np.full(len(roster), end_ns)
-    stepped = memory.first_ns > 0
-    latest = np.where(stepped, memory.first_ns, roster.started_ns + STARTUP_MAX_NS)
+    latest = _startup_ends(roster, memory.first_ns)
     hung = np.zeros(len(steps.who), bool)
     for stall in stalls:
         hung |= (steps.start_ns < stall.start_ns) & (steps.end_ns > stall.start_ns)
@@ -79,6 +78,20 @@ def intervals(
     }
     made += [(layers[name], of.who, of.start_ns, of.end_ns) for name, of in phases.items() if name in layers]
     return made
+
+
+def _startup_ends(roster: Roster, first_ns: Ints) -> Ints:
+    """When each rank's start-up is over at the latest.
+
+    Ranks of a world step together: where most have stepped, one that told no step is silent, not starting.
+    """
+    ends = np.where(first_ns > 0, first_ns, roster.started_ns + STARTUP_MAX_NS)
+    for number in np.unique(roster.world).tolist():
+        of_world = roster.world == number
+        told = first_ns[of_world & (first_ns > 0)]
+        if 2 * len(told) >= int(of_world.sum()):
+            ends[of_world] = np.minimum(ends[of_world], told.max())
+    return ends
 
 
 def swept(found: Sequence[_Interval], step_count: int) -> Segments:

@@ -25,6 +25,8 @@ STARTUP_MAX_NS: Final = 1_800 * 10**9
 """Past half an hour without a step nobody knows what the job does; the hook's own bound is the same."""
 LONGEST_STEP_NS: Final = 86_400 * 10**9
 NEVER_NS: Final = 2**62
+OWN_COUNT_MAX: Final = 2
+"""A hook counts from the start of its process and tells its second step first; higher numbers go on."""
 
 
 class Kind(StrEnum):

@@ -7,7 +7,7 @@ has none, which is said and is not 0. A cluster is asked alone, so simulated one
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -80,11 +80,13 @@ class JobTime:
 
 
 def of_job(job: Job) -> JobTime | None:
-    """None where nothing is counted yet. Five queries."""
+    """None where nothing is counted yet. Five queries, or one or two."""
     mine = GoodputHour.objects.filter(job=job)
     mark = GoodputMark.objects.filter(job=job).values_list("until_ns", flat=True).first()
+    if mark is None:
+        return None
     by_cause = list(mine.values_list("kind", "cause").annotate(ns=Sum("gpu_ns")).order_by("kind", "cause"))
-    if mark is None or not by_cause:
+    if not by_cause:
         return None
     named = [(Kind(kind), cause, int(ns)) for kind, cause, ns in by_cause if cause and kind in _WORDS]
     hours = _grouped(mine.values_list("start_at", "kind").annotate(ns=Sum("gpu_ns")).order_by("start_at"))
@@ -124,10 +126,16 @@ def checkpoints(job: Job) -> QuerySet[Checkpoint]:
 def recommended(job: Job, before: datetime | None = None) -> Recommended | None:
     """The checkpoint to go on from after something went wrong at ``before`` (None: now). Two queries."""
     moment = datetime.now(UTC) if before is None else before
-    begun = list(startups(job).values_list("attempt", "first_step", "started_at"))
-    number = next((attempt for attempt, _, started in begun if started <= moment), job.attempt)
-    first_steps = {attempt: first for attempt, first, _ in begun if first is not None}
-    return recommend(ledger.saves(job.pk), first_steps, ledger.ns_of(moment), number)
+    return recommended_of(job, list(startups(job)), ledger.saves(job.pk), moment)
+
+
+def recommended_of(
+    job: Job, begun: Sequence[StartUp], saves: Sequence[Kept], before: datetime
+) -> Recommended | None:
+    """The same of rows that were read already; ``begun``: the newest attempt first."""
+    number = next((one.attempt for one in begun if one.started_at <= before), job.attempt)
+    first_steps = {one.attempt: one.first_step for one in begun if one.first_step is not None}
+    return recommend(saves, first_steps, ledger.ns_of(before), number)
 
 
 def repeated_s(found: Recommended, before: datetime) -> float:
@@ -137,7 +145,9 @@ def repeated_s(found: Recommended, before: datetime) -> float:
 
 def whole_saves(rows: Iterable[Checkpoint]) -> list[Kept]:
     """Rows as the analysis takes them."""
-    return [Kept(r.attempt, r.world, r.step, r.end_ns, r.saver_count, r.world_size) for r in rows]
+    return [
+        Kept(r.attempt, r.world, r.step, r.end_ns, r.saver_count, r.rank_count, r.world_size) for r in rows
+    ]
 
 
 # --- a cluster ------------------------------------------------------------------------------------------

@@ -126,7 +126,9 @@ def saves(job_id: int) -> list[KeptSave]:
     """Checkpoints of a job, the newest ``SAVES_MAX``, the oldest first."""
     rows = Checkpoint.objects.filter(job_id=job_id).order_by("-end_ns", "-id")[:SAVES_MAX]
     found = [
-        KeptSave(one.attempt, one.world, one.step, one.end_ns, one.saver_count, one.world_size)
+        KeptSave(
+            one.attempt, one.world, one.step, one.end_ns, one.saver_count, one.rank_count, one.world_size
+        )
         for one in rows
     ]
     return found[::-1]

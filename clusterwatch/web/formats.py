@@ -165,6 +165,21 @@ def coverage_bar(reported: int, expected: int, width: int = 34) -> SafeString:
 
 
 @register.simple_tag
+def share_between(low: float | None, high: float | None) -> str:
+    """A share, or its bounds where it is not known exactly."""
+    if low is None or high is None:
+        return numbers.DASH
+    least, most = numbers.share(low, 1), numbers.share(high, 1)
+    return least if least == most else f"{least} to {most}"
+
+
+@register.filter
+def seconds_short(seconds: float) -> str:
+    """Seconds below ten with two digits, else as a duration."""
+    return f"{seconds:.2f}{numbers.THIN}s" if seconds < 10 else numbers.lasting(seconds)
+
+
+@register.simple_tag
 def lost_hours(hours: float | None) -> str:
     """GPU-hours whole, below ten with two digits; a dash where nobody knows."""
     if hours is None:

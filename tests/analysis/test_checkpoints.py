@@ -57,8 +57,8 @@ def test_a_save_belongs_to_the_stretch_in_which_its_step_ended() -> None:
     assert [one.step for one in first] == [2] and [one.step for one in second] == [8]
 
 
-def kept(step: int, savers: int, attempt: int = 0, size: int = 8) -> Kept:
-    return Kept(attempt, "", step, (attempt * 1_000 + step) * S, savers, size)
+def kept(step: int, savers: int, attempt: int = 0, size: int = 8, told: int | None = None) -> Kept:
+    return Kept(attempt, "", step, (attempt * 1_000 + step) * S, savers, size if told is None else told, size)
 
 
 def test_the_newest_whole_save_before_the_fault_is_recommended() -> None:
@@ -77,6 +77,17 @@ def test_one_save_by_one_rank_is_recommended_with_doubt() -> None:
     found = recommend([kept(100, 1)], {}, 999 * S, 0)
     assert found is not None and found.confidence == 0.5
     assert "no other save tells who should" in found.why[0]
+
+
+def test_a_save_of_which_ranks_told_nothing_may_be_whole_and_a_sure_one_is_preferred() -> None:
+    found = recommend([kept(100, 8), kept(200, 6, told=6)], {}, 999 * S, 0)
+    assert found is not None and found.save.step == 100
+    assert found.why[2:] == ()  # fewer wrote than ever do: not even a candidate
+    later = recommend([kept(100, 8), kept(50, 6, attempt=1, told=6)], {}, 9_999 * S, 1)
+    assert later is not None and (later.save.attempt, later.save.step) == (0, 100)
+    assert later.why[2] == (
+        "the one after step 50 of attempt 1 may be whole: 6 of 8 ranks wrote it, 2 told nothing of it"
+    )
 
 
 def test_an_attempt_that_went_on_from_it_proves_it() -> None:

@@ -180,6 +180,12 @@ def test_start_up_without_end_is_unknown_after_half_an_hour() -> None:
     }
 
 
+def test_a_rank_that_tells_no_step_is_not_starting_once_its_peers_step() -> None:
+    rows = [(rank, 2 + n, 21.0 + n, 1.0, 0.0) for rank in range(3) for n in range(40)]
+    found = of(rows, roster(4, started_s=0.0), Memory(np.zeros(4, np.int64)))
+    assert seconds(found) == {"startup": 80.0, "productive": 120.0, "unknown": 40.0}
+
+
 def test_after_its_exit_a_rank_idles_while_the_attempt_lasts() -> None:
     found = of(steady(2, 30), roster(2, exits={0: 30.0, 1: 30.0}), remembered(2))
     assert seconds(found) == {"productive": 60.0, "idle": 60.0}

@@ -139,7 +139,7 @@ class Run:
         return Incident.objects.create(
             cluster=self.cluster, job=self.job, fingerprint=f"{self.job.pk}:{verdict}:{from_s}",
             state="open" if until_s is None else "resolved", severity="critical", verdict=verdict,
-            fault_class=fault_class, summary=f"rank 1 is missing since {from_s}",
+            fault_class=fault_class, summary="rank 1 does not join the collective its peers wait in",
             diagnosis={"culprit_ranks": [1], "culprits": []}, since=self.at(from_s),
             suspected_at=self.at(from_s + 4), opened_at=self.at(from_s + 12),
             resolved_at=None if until_s is None else self.at(until_s), checked_at=timezone.now(),

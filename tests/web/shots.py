@@ -87,7 +87,7 @@ def _seed() -> None:
     django.setup()
     from django.core.management import call_command
 
-    from tests.web import seed, seed_nodes
+    from tests.web import seed, seed_nodes, seed_time
 
     call_command("migrate", verbosity=0)
     seed.people()
@@ -97,6 +97,7 @@ def _seed() -> None:
     seed_nodes.happen(seeded.nodes[0], "link_flap", 60)
     _seed_devices(seeded.nodes)
     compared = _seed_drift()
+    run, stall = seed_time.seed_time()
     part, lost = _seed_parts(seeded.nodes[0], seeded.incident)
 
     def beat() -> None:
@@ -113,6 +114,8 @@ def _seed() -> None:
             "jobs": f"/jobs?cluster={seeded.real.pk}",
             "job": f"/jobs/{seeded.job.pk}?cluster={seeded.real.pk}",
             "job-sim": f"/jobs/{seeded.sim_jobs[1].pk}?cluster={seeded.simulated.pk}",
+            "job-time": f"/jobs/{run.job.pk}?cluster={run.cluster.pk}",
+            "incident-time": f"/incidents/{stall.pk}?cluster={run.cluster.pk}",
             "rank": f"/jobs/{seeded.job.pk}/ranks/5?cluster={seeded.real.pk}",
             "rank-silent": f"/jobs/{seeded.job.pk}/ranks/7?cluster={seeded.real.pk}",
             "incidents": f"/incidents?cluster={seeded.real.pk}",

@@ -17,8 +17,9 @@ from django.views.decorators.http import require_GET, require_POST
 from clusterwatch.alerts import services as alerts
 from clusterwatch.incidents import acts, queries, recurrence
 from clusterwatch.incidents.models import LIVE_STATES, Incident
+from clusterwatch.incidents.standstills import STANDING
 from clusterwatch.jobs.models import Rank
-from clusterwatch.web import incident_page
+from clusterwatch.web import incident_page, job_phases
 from clusterwatch.web.context import get_frame, look_at, may_act
 
 PAGE_SIZE = 50
@@ -67,9 +68,16 @@ def detail(request: HttpRequest, incident_id: int) -> HttpResponse:
     came_back = recurrence.of_incident(page.incident, _visible(request))
     context = {
         "here": "incidents", "page": page, "came_back": came_back, "told": alerts.of_incident(incident_id),
-        "observed": page.incident.cluster.observe_only,
+        "observed": page.incident.cluster.observe_only, "advice": _advice(page.incident),
     }  # fmt: skip
     return render(request, "web/incident.html", context)
+
+
+def _advice(incident: Incident) -> job_phases.Advice | None:
+    """The checkpoint to go on from, where a job stands still or ended."""
+    if incident.job is None or incident.fault_class not in STANDING:
+        return None
+    return job_phases.advice(incident.job, incident.since)
 
 
 @require_GET

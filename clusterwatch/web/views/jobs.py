@@ -19,7 +19,7 @@ from clusterwatch.jobs.models import Job, Rank
 from clusterwatch.jobs.queries import current_ranks, for_user, groups_of
 from clusterwatch.jobs.shapes import job_groups
 from clusterwatch.store import rank_history, step_history
-from clusterwatch.web import charts, job_page, rank_page, step_times
+from clusterwatch.web import charts, job_page, job_phases, rank_page, step_times
 from clusterwatch.web.context import get_frame, look_at
 from clusterwatch.web.job_rows import job_rows
 
@@ -87,7 +87,8 @@ def detail(request: HttpRequest, job_id: int) -> HttpResponse:
     (row,) = job_rows([job], _now_of(request, job), incident_queries.for_user(request.user))
     page = job_page.build(job, row, ranks, _table(job, looks, ranks), groups, incidents)
     notes = step_notes.notes_of(job.pk) if job.ended_at is None else []
-    context = {"here": "jobs", "page": page, "chart": _chart(job, page), "notes": notes}
+    time = job_phases.build(job, incident_queries.for_user(request.user), datetime.now(UTC))
+    context = {"here": "jobs", "page": page, "chart": _chart(job, page), "notes": notes, "time": time}
     return render(request, "web/job.html", context)
 
 
