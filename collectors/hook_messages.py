@@ -22,6 +22,7 @@ Number = Annotated[int, Meta(ge=-1, le=2**62)]
 TimeNs = Annotated[int, Meta(ge=0, le=2**62)]
 Pid = Annotated[int, Meta(ge=1, le=2**31)]
 STEPS_PER_MESSAGE_MAX: Final = 4_096
+EDGES_PER_MESSAGE_MAX: Final = 2_048
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -109,6 +110,38 @@ class Steps(msgspec.Struct, frozen=True):
             raise ValueError("a step with an impossible share of late launches")
 
 
+_EdgeCounts = Annotated[list[Count], Meta(max_length=EDGES_PER_MESSAGE_MAX)]
+_EdgeTimes = Annotated[list[float], Meta(max_length=EDGES_PER_MESSAGE_MAX)]
+_EdgePlaces = Annotated[
+    list[Annotated[int, Meta(ge=0, lt=limits.GROUPS_PER_RANK_MAX)]], Meta(max_length=EDGES_PER_MESSAGE_MAX)
+]
+
+
+class Edges(msgspec.Struct, frozen=True):
+    """Columns of equal length, a row per (step, group, op, size); ``op`` is a place in ``ops``."""
+
+    ops: Annotated[list[Name], Meta(max_length=limits.EDGE_OPS_MAX)]
+    step: _EdgeCounts
+    group: _EdgePlaces
+    op: _EdgePlaces
+    size_bytes: _EdgeCounts
+    count: _EdgeCounts
+    sum_s: _EdgeTimes
+    min_s: _EdgeTimes
+    p10_s: _EdgeTimes
+    p50_s: _EdgeTimes
+
+    def __post_init__(self) -> None:
+        times = (self.sum_s, self.min_s, self.p10_s, self.p50_s)
+        columns = (self.group, self.op, self.size_bytes, self.count, *times)
+        if any(len(column) != len(self.step) for column in columns):
+            raise ValueError("columns of calls of unequal length")
+        if any(place >= len(self.ops) for place in self.op):
+            raise ValueError("a call of an op that is not named")
+        if not all(0 <= value <= limits.STEP_WAIT_MAX_S for column in times for value in column):
+            raise ValueError("a call of impossible length")
+
+
 class Phase(msgspec.Struct, frozen=True):
     t_ns: TimeNs
     phase: Name
@@ -177,6 +210,7 @@ KINDS: Final[dict[str, Any]] = {
     "groups": Groups,
     "progress": Progress,
     "steps": Steps,
+    "edges": Edges,
     "phase": Phase,
     "allocator": Allocator,
     "exception": ExceptionRaised,

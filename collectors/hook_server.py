@@ -163,6 +163,8 @@ class HookConnection(asyncio.BufferedProtocol):
             table.progress(state, message)
         elif kind == "steps":
             table.add_steps(state, message)
+        elif kind == "edges":
+            table.add_edges(state, message)
         elif kind == "phase":
             table.phase(state, message)
         elif kind == "allocator":

@@ -1,7 +1,7 @@
 """The training processes of this node: what their hooks said last, as records and as hot-frame columns.
 
 In: typed hook messages with the pid the kernel vouches for. Out: ``RankInventory``, ``PhaseChange``,
-``Steps``, ``RankExit`` and ``process_state`` events through ``emit``; ``HotProgress`` once a second.
+``Steps``, ``Edges``, ``RankExit`` and ``process_state`` events through ``emit``; ``HotProgress`` each second.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collectors import processes
 from collectors.clock import Clock
 from collectors.exits import ExitStatus
 from collectors.hook_messages import clip
+from collectors.rank_edges import RankEdges
 from collectors.wire import limits, records
 from collectors.wire.records import PHASES, GroupInfo, HotProgress, RankId, group_info
 
@@ -66,6 +67,7 @@ class RankState:
     told_state: str = "running"
     blocked_looks: int = 0
     steps: dict[str, list[float | int | None]] = field(default_factory=dict)
+    edges: RankEdges = field(default_factory=RankEdges)
 
 
 class RankTable:
@@ -178,6 +180,13 @@ class RankTable:
             state.steps.setdefault(name, []).extend(rows)
         if len(state.steps["step"]) >= STEPS_FLUSH_ROWS:
             self.flush_steps(state)
+
+    def add_edges(self, state: RankState, message: messages.Edges) -> None:
+        """Calls of steps that were told; they leave with the steps."""
+        self._heard(state)
+        if not state.edges.fits(message):
+            self._flush_edges(state)
+        state.edges.add(message)
 
     def phase(self, state: RankState, message: messages.Phase) -> None:
         self._heard(state)
@@ -303,10 +312,16 @@ class RankTable:
             self.flush_steps(state)
 
     def flush_steps(self, state: RankState) -> None:
-        """Writes the steps gathered so far as one record."""
+        """Writes the steps gathered so far as one record, and their calls as another."""
         columns, state.steps = state.steps, {}
         if columns:
             self._emit(records.Steps(t_ns=self._clock.now_ns(), id=state.id, **columns))  # type: ignore[arg-type]
+        self._flush_edges(state)
+
+    def _flush_edges(self, state: RankState) -> None:
+        record = state.edges.take(self._clock.now_ns(), state.id)
+        if record is not None:
+            self._emit(record)
 
     def hot(self) -> HotProgress | None:
         """The columns of ``HotProgress``, None without ranks."""

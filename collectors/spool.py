@@ -43,7 +43,7 @@ _REPORT_RESERVE_BYTES: Final = 64 * 1024
 """What a full spool may still grow by to say what it dropped."""
 
 CHAIN_OF: Final = dict.fromkeys(("block", "readings", "device_readings"), "block") | {
-    "steps": "steps", "trace": "trace", "stacks": "trace",
+    "steps": "steps", "edges": "steps", "trace": "trace", "stacks": "trace",
 }  # fmt: skip
 """Record kind -> chain; every other kind is in ``event``."""
 EVICTION_ORDER: Final = ("block", "steps", "trace", "event")

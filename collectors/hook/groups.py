@@ -45,6 +45,8 @@ class Group:
     is_gloo: bool = False
     blocks: bool = False
     """on CPUs a wait for one of its calls returns when the data is there"""
+    is_single: bool = True
+    """has one backend, so its sequence number is that of all its calls"""
     numbers: dict[str, int] = field(default_factory=dict)
 
     def as_header(self) -> dict[str, Any]:
@@ -123,6 +125,7 @@ class GroupTable:
             is_default=handle is self._world.default_pg,
             is_gloo="gloo" in backend,
             blocks=not BLOCKING_BACKENDS.isdisjoint(backend_kinds(backend)),
+            is_single=len(backend_kinds(backend)) == 1,
         )
         self._next_index += 1
         for kind in backend_kinds(backend):
@@ -163,16 +166,17 @@ class GroupTable:
         return rows
 
 
-def operations(groups: list[Group], watch: Watch, is_timed: bool) -> Operations:
+def operations(groups: list[Group], watch: Watch, is_timed: bool, on_stream: bool = False) -> Operations:
     """Calls of some groups, and how many of them are counted where their waiting is timed.
 
-    Args: ``is_timed`` False where the host does not wait for collectives at all, or nobody looks.
+    Args: ``is_timed`` False where the host does not wait for collectives at all, or nobody looks;
+    ``on_stream`` where marks on the GPU's stream time calls of any backend.
     """
     made = seen = 0
     for group in groups:
         number = group.operations()
         made += number
-        is_timed = is_timed and group.blocks and number != NEVER
+        is_timed = is_timed and (group.is_single if on_stream else group.blocks) and number != NEVER
         seen += _seen(watch.calls, group) + (_seen(watch.p2p_count, group) if group.is_gloo else 0)
     return Operations(made, seen if is_timed else None)
 

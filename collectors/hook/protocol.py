@@ -13,6 +13,7 @@ progress   t_ns, step, phase, phase_since_ns, groups [[index, enqueued, complete
            p2p {count, open [{op, peer, group, since_ns}]}, cost_s of the hook so far and
            wrapper_s of it, wakes of its thread, dropped frames
 steps      columns as in ``collectors.wire.records.Steps`` without id; ``late_launch`` may be missing
+edges      t_ns, ops [words], columns as in ``collectors.wire.records.Edges`` without id
 allocator  t_ns, retries, ooms, allocated_bytes, allocated_peak_bytes, reserved_bytes; once CUDA is up,
            at most once a minute
 phase      t_ns, phase, before, before_s, detail

@@ -17,6 +17,7 @@ from typing import Any
 
 from . import identity, protocol, stacks, wrappers
 from .allocator import Allocator
+from .closely import Closely
 from .groups import GroupTable, operations
 from .link import Link
 from .phases import Phases
@@ -25,13 +26,16 @@ from .steps import StepCounter
 from .watch import Operations, Watch
 
 BLIND_TO_P2P = "p2p on gloo: the hook came after torch"
-BLIND_TO_WAITS = "waiting in collectives: a GPU waits without its host"
+BLIND_TO_WAITS = "waiting in collectives: "
+"""and why, in the words of ``marks``"""
 BLIND_TO_WAITS_LATE = "waiting in collectives: the hook came after torch"
 TICK_S = 1.0
 ERRORS_MAX = 10
 LAST_WORDS_S = 0.2
 """How long a dying process may wait for its last frame to leave."""
 JOIN_S = 1.0
+WORDS_EVERY_S = 60.0
+"""A change of what is blind is a new hello; not more often than this."""
 SEQUENCE_GROUPS_MAX = 4
 """The step counter adds the sequence numbers of so many groups; a period shows in any of them."""
 
@@ -46,12 +50,14 @@ class Session:
         self._table = GroupTable(c10d)
         self._recorders: list[Recorder] = find()
         self._statuses: dict[str, Status] = {}
-        self.steps = StepCounter(watch, self._operations) if self._tested else None
+        self._closely = Closely(torch, watch, self._table)
+        self.steps = StepCounter(watch, self._operations, self._closely.turn) if self._tested else None
         self._started_ns = identity.started_ns()
         self._phases = Phases(watch, self.steps, self._started_ns)
         self._hello: dict[str, Any] = {}
         self._generation = -1
         self._gpu_told = False
+        self._words_told, self._words_next_s = "", 0.0
         self._errors = 0
         self._stopping = False
         self._thread_s = 0.0
@@ -150,7 +156,8 @@ class Session:
         self._wake.close()
 
     def _operations(self) -> Operations:
-        is_timed = self._counts_p2p and not self._torch.cuda.is_initialized()
+        on_stream = self._watch.on_stream or self._torch.cuda.is_initialized()
+        is_timed = self._counts_p2p and not on_stream
         return operations(self._table.groups[:SEQUENCE_GROUPS_MAX], self._watch, is_timed)
 
     # --- the thread -------------------------------------------------------------------------------
@@ -211,8 +218,9 @@ class Session:
         self._gpu_told = uuid is not None
         self._table.refresh()
         blind = list(self._hello["blind"])
-        if uuid is not None and self._counts_p2p and self._tested:
-            blind.append(BLIND_TO_WAITS)
+        self._words_told = self._closely.marks.words
+        if self._words_told and self._counts_p2p and self._tested:
+            blind.append(BLIND_TO_WAITS + self._words_told)
         return [{**self._hello, "gpu_index": index, "gpu_uuid": uuid, "blind": blind}, self._groups_frame()]
 
     def _gpu(self) -> tuple[int | None, str | None]:
@@ -226,8 +234,8 @@ class Session:
             self._link.send(self._groups_frame(), asked=True)
 
     def _tick(self) -> None:
-        if self._link.connected and not self._gpu_told and self._gpu()[1] is not None:
-            self._link.close()  # CUDA came up after hello: say it again, with the GPU
+        if self._link.connected and (self._is_gpu_news() or self._is_blind_news()):
+            self._link.close()  # say hello again
         self._link.ensure()
         change = self._phases.update()
         if not self._link.connected:
@@ -239,10 +247,25 @@ class Session:
         columns = self.steps.take() if self.steps is not None else None
         if columns is not None:
             self._link.send({"k": "steps", "t_ns": time.time_ns(), **columns})
+        edges = self._closely.frame()
+        if edges is not None:
+            self._link.send(edges)
         allocator = self._allocator.frame(time.monotonic_ns())
         if allocator is not None:
             self._link.send(allocator)
         self._link.send(self._progress())
+
+    def _is_gpu_news(self) -> bool:
+        """CUDA came up after hello."""
+        return not self._gpu_told and self._gpu()[1] is not None
+
+    def _is_blind_news(self) -> bool:
+        """What is known of waiting on the GPU has changed, and has not just done so."""
+        now_s = time.monotonic()
+        if self._closely.marks.words == self._words_told or now_s < self._words_next_s:
+            return False
+        self._words_next_s = now_s + WORDS_EVERY_S
+        return True
 
     def _read_status(self) -> None:
         for recorder in list(self._recorders):
@@ -259,7 +282,9 @@ class Session:
 
     def _progress(self) -> dict[str, Any]:
         step = self.steps.step if self.steps is not None else 0
-        wrapper_s = (self._watch.wrapper_ns + self._watch.wait_calls * self._watch.wait_call_ns) / 1e9
+        watch = self._watch
+        calls_ns = watch.wait_calls * watch.wait_call_ns + watch.edge_calls * watch.edge_call_ns
+        wrapper_s = (watch.wrapper_ns + calls_ns) / 1e9
         return {
             "k": "progress",
             "t_ns": time.time_ns(),

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from .marked import Marked
 from .watch import Operations, Watch
 
 SAME_PERIOD = 3
@@ -30,9 +31,14 @@ BATCHES_WITHOUT_OPTIMIZER = 64
 ROWS_MAX = 1_000
 """Finished steps kept until the thread fetches them; the oldest go first."""
 
-COLUMNS = ("step", "end_ns", "duration_s", "data_wait_s", "checkpoint_s", "gc_s", "cpu_s", "wait_s")
-Row = tuple[int, int, float, float, float, float, float, "float | None"]
-"""step, end ns UTC, duration s, data wait s, checkpoint s, GC s, CPU s, wait s"""
+HOLD_NS = 15_000_000_000
+"""So long, and three times its own length, a step's row waits for its marks; later rows wait behind it."""
+
+COLUMNS = (
+    "step", "end_ns", "duration_s", "data_wait_s", "checkpoint_s", "gc_s", "cpu_s", "wait_s", "late_launch"
+)  # fmt: skip
+Row = tuple[int, int, float, float, float, float, float, "float | None", "float | None"]
+"""step, end ns UTC, duration s, data wait s, checkpoint s, GC s, CPU s, wait s, share of it launched late"""
 
 
 class _Mark(NamedTuple):
@@ -51,12 +57,36 @@ class _Mark(NamedTuple):
     """of ``sequence``, the calls whose waiting is in ``waiting_ns``; None where it cannot be told"""
 
 
+class _Ended(NamedTuple):
+    """A row to be told."""
+
+    step: int
+    end_ns: int
+    steps: int
+    last: _Mark
+    mark: _Mark
+    marked: Marked | None
+
+    def is_ready(self, now_ns: int) -> bool:
+        """Its marks are read or given up, or it has waited long enough."""
+        if self.marked is None or self.marked.is_settled:
+            return True
+        length_ns = self.mark.at_ns - self.last.at_ns
+        return now_ns - self.mark.at_ns > HOLD_NS + 3 * length_ns
+
+
 class StepCounter:
     """State of the count; ``after_optimizer_step`` runs in the training thread, ``take`` in the hook's."""
 
-    def __init__(self, watch: Watch, operations: Callable[[], Operations]) -> None:
-        """Args: ``operations`` gives the collectives of this process so far."""
+    def __init__(
+        self,
+        watch: Watch,
+        operations: Callable[[], Operations],
+        turn: Callable[[int, int, float], Marked | None] = lambda _step, _count, _duration_s: None,
+    ) -> None:
+        """Args: ``operations`` gives the collectives of this process so far; ``turn`` is ``Closely.turn``."""
         self._watch = watch
+        self._turn = turn
         self._operations = operations
         self._leader: weakref.ref[Any] | None = None
         self._others: dict[int, int] = {}
@@ -67,8 +97,7 @@ class StepCounter:
         """collectives and backward passes of the newest step"""
         self._period_seen = 0
         """how many steps in a row had them"""
-        self._ended: deque[tuple[int, int, int, _Mark, _Mark]] = deque(maxlen=ROWS_MAX)
-        """step, end ns UTC, steps in this row, totals before and after"""
+        self._ended: deque[_Ended] = deque(maxlen=ROWS_MAX)
         self._by_batch = False
         self.step = 0
         """training steps finished"""
@@ -101,11 +130,15 @@ class StepCounter:
     def take(self) -> dict[str, list[Any]] | None:
         """Columns of the steps finished since the last call, None when there are none."""
         rows: list[Row] = []
-        while self._ended:
-            rows.append(_row(*self._ended.popleft()))
+        now_ns = time.perf_counter_ns()
+        while self._ended and self._ended[0].is_ready(now_ns):
+            rows.append(_row(self._ended.popleft()))
         if not rows:
             return None
-        return {name: list(column) for name, column in zip(COLUMNS, zip(*rows))}  # noqa: B905 - Python 3.9
+        columns = {name: list(column) for name, column in zip(COLUMNS, zip(*rows))}  # noqa: B905 - Python 3.9
+        if all(late is None for late in columns["late_launch"]):
+            del columns["late_launch"]
+        return columns
 
     def _take_over(self, optimizer: Any) -> int:
         """Steps to count for another optimizer than the leader: 0 while that one may still come back."""
@@ -156,23 +189,32 @@ class StepCounter:
     def _finish(self, last: _Mark | None, mark: _Mark, count: int) -> None:
         self.step += count
         self._last = mark
+        duration_s = 0.0 if last is None else (mark.at_ns - last.at_ns) / 1e9 / count
+        marked = self._turn(self.step, count, duration_s)
         if last is not None:  # nobody saw the first step begin
             self._watch.has_unseen = _unseen(last, mark)
-            self._ended.append((self.step, time.time_ns(), count, last, mark))
+            self._ended.append(_Ended(self.step, time.time_ns(), count, last, mark, marked))
 
 
-def _row(step: int, end_ns: int, count: int, last: _Mark, mark: _Mark) -> Row:
-    """Means over the ``count`` steps between two marks; worked out by the hook's thread."""
-    return (
-        step,
-        end_ns,
-        (mark.at_ns - last.at_ns) / 1e9 / count,
-        (mark.loader_ns - last.loader_ns) / 1e9 / count,
-        (mark.checkpoint_ns - last.checkpoint_ns) / 1e9 / count,
-        (mark.gc_ns - last.gc_ns) / 1e9 / count,
-        (mark.cpu_s - last.cpu_s) / count,
-        _wait_s(last, mark, count),
-    )
+def _row(ended: _Ended) -> Row:
+    """Means over the steps between two marks; worked out by the hook's thread.
+
+    All by the host's clock; where marks on the GPU's stream were read, length, waiting, data and checkpoint
+    are by the stream's.
+    """
+    step, end_ns, count, last, mark, marked = ended
+    figures = marked.figures if marked is not None else None
+    wait_s: float | None
+    if figures is not None:
+        duration_s, wait_s, loader_s, checkpoint_s, late = figures
+    else:
+        duration_s = (mark.at_ns - last.at_ns) / 1e9 / count
+        loader_s = (mark.loader_ns - last.loader_ns) / 1e9 / count
+        checkpoint_s = (mark.checkpoint_ns - last.checkpoint_ns) / 1e9 / count
+        wait_s = None if marked is not None else _wait_s(last, mark, count)
+        late = None
+    gc_s, cpu_s = (mark.gc_ns - last.gc_ns) / 1e9 / count, (mark.cpu_s - last.cpu_s) / count
+    return (step, end_ns, duration_s, loader_s, checkpoint_s, gc_s, cpu_s, wait_s, late)
 
 
 def _wait_s(last: _Mark, mark: _Mark, count: int) -> float | None:

@@ -1,8 +1,10 @@
 """How long the training thread is inside collectives and receives: what is left of a step is its own work.
 
-In: torch's public collectives, the ``Work`` they return, backward passes. Out: ``Watch.waiting`` and counts
-of the calls whose waiting was seen. Only backends that hold up their caller (gloo, MPI) can be timed by a
-clock of the host; with a GPU in use the host runs ahead of the collectives and the waiting is unknown.
+In: torch's public collectives, the ``Work`` they return, backward passes. Out: ``Watch.waiting``, counts of
+the calls whose waiting was seen, and durations of calls that are to be told. Only backends that hold up
+their caller (gloo, MPI) can be timed by a clock of the host; with a GPU in use the host runs ahead of the
+collectives, and the waiting is what lies between two marks on the GPU's stream, in the steps that ``marks``
+chooses.
 
 A collective that C++ makes is seen by torch's own sequence numbers alone. In a backward pass those are
 DistributedDataParallel's: it waits for them after all gradients are there, so the time from a callback that
@@ -20,7 +22,9 @@ from collections.abc import Callable, Iterable
 from time import perf_counter_ns
 from typing import Any
 
-from .watch import Operations, Watch
+from .edges import OP_OF, EdgeStep, Key, Size, size_of
+from .marked import WAIT
+from .watch import Watch, unseen
 
 COLLECTIVES = (
     "all_reduce", "all_reduce_coalesced", "broadcast", "reduce", "all_gather", "all_gather_single",
@@ -52,7 +56,9 @@ def wrap_calls(c10d: Any, watch: Watch) -> None:
         if original is not None:
             setattr(c10d, name, _covered(original, watch))
     c10d.Work.wait = _timed_wait(c10d.Work.wait, watch)
-    watch.wait_call_ns = _own_cost_ns()
+    watch.coalesced = getattr(getattr(c10d, "_world", None), "pg_coalesce_state", {})
+    watch.wait_call_ns = _own_cost_ns(tells=False)
+    watch.edge_call_ns = max(0, _own_cost_ns(tells=True) - watch.wait_call_ns)
 
 
 def wrap_native(distributed: Any, watch: Watch) -> None:
@@ -65,6 +71,7 @@ def wrap_native(distributed: Any, watch: Watch) -> None:
 def _counted(original: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
     """A blocking call is seen at once, another one when somebody waits for its work."""
     place = _place_of_group(original)
+    op, size = OP_OF.get(original.__name__, original.__name__), size_of(original)
     span, loader, checkpoint, calls = watch.waiting, watch.loader, watch.checkpoint, watch.calls
 
     @functools.wraps(original)
@@ -73,23 +80,66 @@ def _counted(original: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
             return original(*args, **kwargs)  # one collective that is made of another counts once
         watch.wait_calls += 1
         watch.in_collective = True
+        marks, begun, began_ns = watch.marks, None, 0
         if not (loader.depth or checkpoint.depth):
-            span.enter(perf_counter_ns())
+            if marks is not None:
+                begun = marks.begin()
+            span.enter(began_ns := perf_counter_ns())
         try:
             work = original(*args, **kwargs)
         finally:
             watch.in_collective = False
+            ended_ns = perf_counter_ns()
             if span.depth:
-                span.leave(perf_counter_ns())
+                span.leave(ended_ns)
         group = args[place] if len(args) > place else kwargs.get("group")
         name = "" if group is None else _name(group)
-        if work is not None:
-            _see_when_waited(watch, work, name)
-        elif name is not None:
+        if work is None and name is not None and not watch.coalesced:
             calls[name] = calls.get(name, 0) + 1
+            if began_ns and (begun is not None or watch.edges is not None):
+                _note(watch, begun, _key(watch, name, op, size, args, kwargs), ended_ns - began_ns)
+        else:
+            if work is not None:
+                _see_when_waited(watch, work, name)
+            if begun is not None:
+                marks.drop(begun)
         return work
 
     return call
+
+
+def _key(watch: Watch, name: str, op: str, size: Size, args: Any, kwargs: Any) -> Key | None:
+    """What to tell a call by; None where it is not to be told."""
+    if not watch.tells_calls():
+        return None
+    size_bytes = size(args, kwargs)
+    return None if size_bytes is None else (name, op, size_bytes)
+
+
+def _note(watch: Watch, begun: Any, key: Key | None, duration_ns: int) -> None:
+    """A call is over: marked on the GPU's stream where its begin was, else told by the host's clock."""
+    if begun is not None:
+        if watch.marks is not None:
+            watch.marks.end(begun, WAIT, key)
+    elif key is not None and watch.edges is not None:
+        watch.edge_calls += 1
+        watch.edges.add(key, duration_ns)
+
+
+def see_p2p(watch: Watch, name: str, op: str, size: Size, args: Any, kwargs: Any) -> Key | None:
+    """Key of a send or receive of the training thread, None where it is not to be told."""
+    return _key(watch, name, op, size, args, kwargs) if watch.is_training_thread() else None
+
+
+def tell_when_waited(watch: Watch, work: Any, key: Key) -> None:
+    """Remembers a send or receive until somebody waits for its work; holds the work weakly."""
+    place = id(work)
+    try:
+        reference = weakref.ref(work, lambda _gone: watch.p2p_waits.pop(place, None))
+    except TypeError:
+        return
+    if len(watch.p2p_waits) < UNWAITED_MAX:
+        watch.p2p_waits[place] = (key, reference)
 
 
 def _name(group: Any) -> str | None:
@@ -122,11 +172,14 @@ def _covered(original: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if watch.in_collective or not watch.is_training_thread() or watch.operations is None:
+        marks = watch.marks
+        operations = watch.operations if marks is None else marks.operations
+        if watch.in_collective or not watch.is_training_thread() or operations is None:
             return original(*args, **kwargs)
-        before = watch.operations()
+        before, begun = operations(), None
         watch.in_collective = True
         if watch.is_timed():
+            begun = marks.begin() if marks is not None else None
             watch.waiting.enter(perf_counter_ns())
         try:
             return original(*args, **kwargs)
@@ -134,16 +187,11 @@ def _covered(original: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
             watch.in_collective = False
             if watch.waiting.depth:
                 watch.waiting.leave(perf_counter_ns())
-            watch.covered += unseen(before, watch.operations()) or 0
+            if begun is not None:
+                marks.end(begun, WAIT)
+            watch.covered += unseen(before, operations()) or 0
 
     return call
-
-
-def unseen(before: Operations, after: Operations) -> int | None:
-    """Calls made in between whose waiting nobody timed; None where it cannot be known."""
-    if before.seen is None or after.seen is None:
-        return None
-    return (after.made - before.made) - (after.seen - before.seen)
 
 
 def _timed_wait(original: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
@@ -160,34 +208,55 @@ def _timed_wait(original: Callable[..., Any], watch: Watch) -> Callable[..., Any
             watch.calls[waited[0]] = watch.calls.get(waited[0], 0) + 1
         if not watch.is_timed():
             return original(self, *args, **kwargs)
-        span.enter(perf_counter_ns())
+        marks, begun = watch.marks, None
+        if marks is not None:
+            begun = marks.begin()
+        span.enter(began_ns := perf_counter_ns())
         try:
             return original(self, *args, **kwargs)
         finally:
-            span.leave(perf_counter_ns())
+            span.leave(ended_ns := perf_counter_ns())
+            if begun is not None or watch.edges is not None:
+                sent = watch.p2p_waits.pop(id(self), None)
+                _note(watch, begun, watch.p2p_key if sent is None else sent[0], ended_ns - began_ns)
 
     return wait
 
 
-def _own_cost_ns() -> int:
-    """What a counted call costs beyond the call itself, tried out; CPU clocks cost more than the call."""
+def _own_cost_ns(tells: bool) -> int:
+    """What a counted call costs beyond the call itself, tried out; CPU clocks cost more than the call.
+
+    Args: ``tells`` the calls of this step are told.
+    """
     tried = Watch()
     tried.active = True
 
     def nothing(tensor: Any, group: Any = None) -> None:
         return None
 
+    tensor = [_NoTensor()]
     call = _counted(nothing, tried)
     costs = []
     for function in (call, nothing):
         best = 1 << 62
         for _ in range(3):
+            tried.edges = EdgeStep() if tells else None
             began_ns = perf_counter_ns()
             for _ in range(TRIALS):
-                function(None, group=None)
+                function(tensor, group=None)
             best = min(best, perf_counter_ns() - began_ns)
         costs.append(best)
     return max(0, costs[0] - costs[1]) // TRIALS
+
+
+class _NoTensor:
+    """As much of a tensor as a call's size needs."""
+
+    def numel(self) -> int:
+        return 1
+
+    def element_size(self) -> int:
+        return 4
 
 
 # --- backward passes -------------------------------------------------------------------------------------
@@ -203,19 +272,24 @@ class Backward:
         self._holds_native = False
         """an earlier pass made calls that no function of Python made"""
         self._computed_ns = 0
+        self._begun: Any = None
+        """the mark of that moment, where the step is marked"""
         self._runs = False
         self._passes = 0
 
     def run(self, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """One backward pass of the training thread; a pass inside another is a part of that."""
         watch = self._watch
-        if watch.operations is None or self._runs or not self._is_looked_at():
+        marks = watch.marks
+        operations = watch.operations if marks is None else marks.operations
+        is_dark = operations is None or (marks is None and watch.on_stream)
+        if operations is None or is_dark or self._runs or not self._is_looked_at():
             return original(*args, **kwargs)
         began_ns = perf_counter_ns()
-        before, handle = watch.operations(), None
+        before, handle = operations(), None
         if before.seen is None:
             return original(*args, **kwargs)
-        self._computed_ns, self._runs = 0, True
+        self._computed_ns, self._begun, self._runs = 0, None, True
         if self._holds_native:
             handle = self._call_before_native(args, kwargs)
         watch.wrapper_ns += perf_counter_ns() - began_ns
@@ -226,7 +300,7 @@ class Backward:
             self._runs = False
             if handle is not None:
                 handle.remove()
-        self._take(unseen(before, watch.operations()) or 0, ended_ns)
+        self._take(unseen(before, operations()) or 0, ended_ns)
         watch.wrapper_ns += perf_counter_ns() - ended_ns
         return result
 
@@ -237,10 +311,17 @@ class Backward:
         return self._passes <= LOOKED_AT or self._passes % LOOKED_AT == 0
 
     def _take(self, count: int, ended_ns: int) -> None:
-        if count <= 0:
-            return
-        self._holds_native = True
-        if self._computed_ns:
+        begun, marks = self._begun, self._watch.marks
+        self._begun = None
+        if count > 0:
+            self._holds_native = True
+        if begun is not None and marks is not None:
+            if count > 0:
+                marks.end(begun, WAIT)
+                self._watch.covered += count
+            else:
+                marks.drop(begun)
+        elif count > 0 and self._computed_ns:
             self._watch.waiting.total_ns += ended_ns - self._computed_ns
             self._watch.covered += count
 
@@ -263,7 +344,12 @@ class Backward:
             self._computed_ns = 0
 
     def _at_end(self) -> None:
-        self._computed_ns = perf_counter_ns()
+        """The engine calls it with the stream of the pass's caller as the current one."""
+        marks = self._watch.marks
+        if marks is None:
+            self._computed_ns = perf_counter_ns()
+        else:
+            self._begun = marks.begin()
 
 
 def _first(roots: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 
@@ -41,6 +41,13 @@ class Operations(NamedTuple):
     """by torch's own count"""
     seen: int | None
     """of those, made where their waiting is timed; None where it cannot be"""
+
+
+def unseen(before: Operations, after: Operations) -> int | None:
+    """Calls made in between whose waiting nobody timed; None where it cannot be known."""
+    if before.seen is None or after.seen is None:
+        return None
+    return (after.made - before.made) - (after.seen - before.seen)
 
 
 class _Depth(threading.local):
@@ -76,6 +83,22 @@ class Watch:
         """set where waiting can be told"""
         self.wait_calls = self.wait_call_ns = 0
         """how often a wrapper of ``waits`` ran, and what it costs each time"""
+        self.marks: Any = None
+        """``Marks`` while a step is being marked on the GPU's stream"""
+        self.on_stream = False
+        """a GPU is in use: the host's clock tells nothing of waiting"""
+        self.edges: Any = None
+        """``EdgeStep`` while the calls of a step are told by the host's clock"""
+        self.p2p_key: tuple[str, str, int] | None = None
+        """of the blocking send or receive that the training thread is in, where it is to be told"""
+        self.p2p_waits: dict[int, tuple[tuple[str, str, int], Any]] = {}
+        """id of a work -> key and weak reference: a send or receive to be told when somebody waits for it"""
+        self.coalesced: Mapping[Any, Any] = {}
+        """torch's own table of groups whose calls are being made into one; that one is not seen"""
+        self.capturing = self.replays = 0
+        """CUDA graphs being captured now, and replays so far"""
+        self.edge_calls = self.edge_call_ns = 0
+        """how often a call was told by the host's clock, and what that costs beyond ``wait_call_ns``"""
         self.batches = 0
         self.steps_by_batch = True
         """no optimizer was seen yet, so batches may have to count as steps"""
@@ -104,13 +127,21 @@ class Watch:
         self.p2p_count.clear()
         self.calls.clear()
         self.unwaited.clear()
-        self.batches = self.backwards = self.wrapper_ns = self.covered = self.wait_calls = 0
+        self.p2p_waits.clear()
+        self.marks = self.edges = self.p2p_key = None
+        self.capturing = 0
+        self.batches = self.backwards = self.wrapper_ns = self.covered = self.wait_calls = self.edge_calls = 0
         self.steps_by_batch = self.has_unseen = True
         self.active = True
 
     def is_timed(self) -> bool:
         """Waiting counts where no other part of the step does."""
         return not (self.loader.depth or self.checkpoint.depth)
+
+    def tells_calls(self) -> bool:
+        """Calls of this step are to be told."""
+        marks = self.marks
+        return self.edges is not None if marks is None else bool(marks.tells)
 
     def is_training_thread(self) -> bool:
         return self.active and threading.get_ident() == self.training_thread

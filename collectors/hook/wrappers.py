@@ -20,7 +20,9 @@ from itertools import count
 from typing import Any
 
 from . import waits
-from .watch import Span, Watch, now_ns
+from .edges import OP_OF, size_of
+from .marked import CHECKPOINT, LOADER
+from .watch import Watch, now_ns
 
 TESTED = ("2.13",)
 """Versions of torch on which every wrapper here was tried; see tests/collectors/hook/test_torch_jobs.py."""
@@ -37,11 +39,12 @@ def is_tested(version: str) -> bool:
 
 def install(torch: Any, watch: Watch, after_batch: Callable[[], None]) -> None:
     """Wraps data loading, saving, evaluation and backward; adds the GC callback. Call once per process."""
-    torch.save = _timed(torch.save, watch, watch.checkpoint)
+    torch.save = _timed(torch.save, watch)
     passes = waits.Backward(watch, torch.autograd.Variable._execution_engine)
     torch.autograd.backward = _counted_backward(torch.autograd.backward, watch, passes)
     _wrap_modules(torch.nn.Module, watch)
     _wrap_loader(torch.utils.data.DataLoader, watch, after_batch)
+    _wrap_graphs(torch.cuda.CUDAGraph, watch)
     gc.callbacks.append(_gc_callback(watch))
     for name, follow in LATER.items():
         if name in sys.modules:
@@ -53,27 +56,66 @@ def wrap_saver(saver: Any, watch: Watch) -> None:
     original = saver.save
     if hasattr(original, "__clusterwatch__"):
         return
-    saver.save = _timed(original, watch, watch.checkpoint)
+    saver.save = _timed(original, watch)
     offered = sys.modules.get("torch.distributed.checkpoint")
     if getattr(offered, "save", None) is original:
         setattr(offered, "save", saver.save)  # noqa: B010 - a module attribute mypy cannot know
 
 
-def _timed(original: Callable[..., Any], watch: Watch, span: Span) -> Callable[..., Any]:
-    """Time the training thread spends in ``original``; other threads pass (they block nobody)."""
+def _timed(original: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
+    """Time the training thread spends in ``original``, which saves; other threads block nobody."""
+    span = watch.checkpoint
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         if not watch.is_training_thread():
             return original(*args, **kwargs)
+        begun = _begun(watch)
         span.enter(now_ns())
         try:
             return original(*args, **kwargs)
         finally:
             span.leave(now_ns())
+            if begun is not None and watch.marks is not None:
+                watch.marks.end(begun, CHECKPOINT)
 
     call.__clusterwatch__ = True  # type: ignore[attr-defined]
     return call
+
+
+def _begun(watch: Watch) -> Any:
+    """A mark at the begin of a part of a marked step; None inside another part."""
+    marks = watch.marks
+    return marks.begin() if marks is not None and watch.is_timed() and not watch.waiting.depth else None
+
+
+def _wrap_graphs(graph_class: Any, watch: Watch) -> None:
+    """Notes captures, during which the GPU may be asked nothing, and replays, whose calls nobody sees."""
+    begin, end, again = graph_class.capture_begin, graph_class.capture_end, graph_class.replay
+
+    @functools.wraps(begin)
+    def capture_begin(self: Any, *args: Any, **kwargs: Any) -> Any:
+        watch.capturing += 1
+        try:
+            return begin(self, *args, **kwargs)
+        except BaseException:
+            watch.capturing -= 1
+            raise
+
+    @functools.wraps(end)
+    def capture_end(self: Any) -> Any:
+        try:
+            return end(self)
+        finally:
+            watch.capturing = max(0, watch.capturing - 1)
+
+    @functools.wraps(again)
+    def replay(self: Any) -> Any:
+        watch.replays += 1
+        return again(self)
+
+    graph_class.capture_begin, graph_class.capture_end = capture_begin, capture_end
+    graph_class.replay = replay
 
 
 def _counted_backward(
@@ -158,11 +200,14 @@ def _timed_next(
     def next_batch(self: Any) -> Any:
         if not watch.is_training_thread():
             return original(self)
+        begun = _begun(watch) if watch.marks is not None else None
         span.enter(now_ns())
         try:
             batch = original(self)
         finally:
             span.leave(now_ns())
+            if begun is not None and watch.marks is not None:
+                watch.marks.end(begun, LOADER)
         watch.batches += 1
         if watch.steps_by_batch:
             entered_ns = time.thread_time_ns()
@@ -224,6 +269,7 @@ def wrap_p2p(c10d: Any, watch: Watch) -> None:
 def _noted(original: Callable[..., Any], watch: Watch, blocking: bool) -> Callable[..., Any]:
     name = original.__name__
     peer_name = "dst" if name.endswith("send") else "src"
+    op, size = OP_OF.get(name, name), size_of(original)
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -235,8 +281,11 @@ def _noted(original: Callable[..., Any], watch: Watch, blocking: bool) -> Callab
         watch.p2p_count[group] = watch.p2p_count.get(group, 0) + 1
         if len(watch.p2p_open) < P2P_OPEN_MAX:
             watch.p2p_open[ticket] = (name, peer, group, time.time_ns(), None)
+        key = waits.see_p2p(watch, group, op, size, args, kwargs)
         if blocking:
             watch.p2p_blocking.depth += 1
+            if key is not None:
+                watch.p2p_key = key
         watch.wrapper_ns += time.thread_time_ns() - entered_ns
         try:
             work = original(*args, **kwargs)
@@ -247,6 +296,10 @@ def _noted(original: Callable[..., Any], watch: Watch, blocking: bool) -> Callab
             if blocking:
                 watch.p2p_blocking.depth -= 1
                 watch.p2p_open.pop(ticket, None)
+                if key is not None:
+                    watch.p2p_key = None
+        if not blocking and key is not None and work is not None:
+            waits.tell_when_waited(watch, work, key)
         if not blocking and ticket in watch.p2p_open:
             _keep_while_open(watch, ticket, work)
         return work

@@ -39,6 +39,9 @@ SOURCES_MAX: Final = 64
 STEP_WAIT_MAX_S: Final = 86_400.0
 """A step that waits longer for its peers than a day is no step."""
 
+EDGE_OPS_MAX: Final = 64
+"""Different calls that one ``Edges`` may name; torch has about twenty."""
+
 RECORDS_PER_PUT_MAX: Final = 256
 
 CLOCK_AHEAD_MAX_S: Final = 600

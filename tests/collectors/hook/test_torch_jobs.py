@@ -145,6 +145,22 @@ def test_progress_moves_in_the_group_that_works(pair: Pair) -> None:
     assert pair.numbers(0, "alone")[1:3] == [0, 0]
 
 
+def test_calls_are_told_with_their_group_and_op(pair: Pair) -> None:
+    def told(rank: int) -> set[tuple[int, str, int]]:
+        frames = [frame.header for frame in pair.agent.of("edges", pair.pids()[rank])]
+        return {
+            (group, frame["ops"][op], size)
+            for frame in frames
+            for group, op, size in zip(frame["group"], frame["op"], frame["size_bytes"], strict=True)
+        }
+
+    pair.agent.wait(lambda: told(0) and told(1))
+    index = {rank: pair.groups(rank)["pair"]["index"] for rank in (0, 1)}
+    both = [(0, "all_reduce", 64), (0, "all_reduce", 16)]
+    assert told(0) == {*both, (index[0], "all_reduce", 12), (index[0], "send", 8)}
+    assert told(1) == {*both, (index[1], "all_reduce", 12), (index[1], "recv", 8)}
+
+
 def test_sequence_counts_collectives_and_not_sends(pair: Pair) -> None:
     _index, enqueued, _completed, sequence = pair.numbers(0, "pair")
     assert 0 < sequence < enqueued

@@ -44,10 +44,13 @@ class Lagging:
         self.errors = errors
         pids = {frame.pid: frame.header["rank"] for frame in agent.of("hello")}
         self._rows: Steps = defaultdict(list)
-        for frame in agent.of("steps"):
-            columns = {name: frame.header[name] for name in frame.header if name not in ("k", "t_ns")}
-            rows = zip(*columns.values(), strict=True)
-            self._rows[pids[frame.pid]] += [dict(zip(columns, row, strict=True)) for row in rows]
+        self.calls: Steps = defaultdict(list)
+        for kind, rows_of in (("steps", self._rows), ("edges", self.calls)):
+            for frame in agent.of(kind):
+                columns = {n: frame.header[n] for n in frame.header if n not in ("k", "t_ns", "ops")}
+                rows = zip(*columns.values(), strict=True)
+                rows_of[pids[frame.pid]] += [dict(zip(columns, row, strict=True)) for row in rows]
+        self.ops = [frame.header["ops"] for frame in agent.of("edges")]
 
     def steps(self, way: str) -> Steps:
         first, last = self.ways[way]
@@ -71,6 +74,23 @@ def test_the_slow_rank_works_longest_and_waits_least(lagging: Lagging, way: str)
     assert works[SLOW] > 0.06 and works[SLOW] > max(works[rank] for rank in rest) + 0.03
     assert waits[SLOW] < min(waits[rank] for rank in rest) - 0.03
     assert min(waits[rank] for rank in rest) > 0.03
+
+
+def test_the_shortest_of_a_call_among_the_members_is_the_transfer(lagging: Lagging) -> None:
+    """One all-reduce of 16 numbers and one of 4 a step; three ranks wait for the fourth."""
+    first, last = lagging.ways["by_call"]
+    told = range(max(first + 1, 2), last + 1)
+    shortest = {
+        rank: [row["p10_s"] for row in rows if row["step"] in told and row["size_bytes"] == 64]
+        for rank, rows in lagging.calls.items()
+    }
+    assert set(shortest) == set(range(RANKS)) and all(len(found) == len(told) for found in shortest.values())
+    among = [min(found[place] for found in shortest.values()) for place in range(len(told))]
+    assert statistics.median(among) < 0.015
+    assert all(statistics.median(shortest[rank]) > 0.03 for rank in range(RANKS) if rank != SLOW)
+    early = [row for rows in lagging.calls.values() for row in rows[:4]]
+    assert all((row["group"], row["count"]) == (0, 1) for row in early)
+    assert {op for ops in lagging.ops for op in ops} <= {"all_reduce", "barrier"}
 
 
 def test_a_call_that_nobody_saw_being_made_leaves_the_waiting_unknown(lagging: Lagging) -> None:

@@ -109,6 +109,11 @@ def messages() -> dict[str, Any]:
                                [0.0, None], [0.4, 0.4]),
         "steps_waits": records.Steps(T_NS, RANK, [11, 12], [T_NS, T_NS], [0.5, 0.6], [None, 0.1],
                                      [None, None], [0.0, None], [0.4, 0.4], [0.125, None], [None, 0.25]),
+        "edges": records.Edges(
+            t_ns=T_NS, id=RANK, ops=["all_reduce", "send"], step=[32, 32], group=[0, 2], op=[0, 1],
+            size_bytes=[4_194_304, 8_192], count=[48, 8], sum_s=[0.375, 0.0625], min_s=[0.005, 0.001],
+            p10_s=[0.00625, 0.002], p50_s=[0.0075, 0.0078125],
+        ),
         "trace": records.Trace(
             t_ns=T_NS, id=RANK, pid=4242, capture_id=5, want="ring", recorder="nccl", columns=b"\x28\xb5"
         ),
