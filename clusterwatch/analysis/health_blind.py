@@ -53,6 +53,11 @@ def _finding(verdict: str, summary: str, confidence: float, why: tuple[str, ...]
     )
 
 
+def _span(seconds: NDArray[np.float64]) -> str:
+    low, high = f"{seconds.min():.0f}", f"{seconds.max():.0f}"
+    return low if low == high else f"{low} to {high}"
+
+
 def agents_silent(silent_s: NDArray[np.float64], closed: Bools) -> Finding | None:
     """Whether most agents of a cluster are silent. Columns of length N, one row per node of living gateways.
 
@@ -70,7 +75,7 @@ def agents_silent(silent_s: NDArray[np.float64], closed: Bools) -> Finding | Non
         0.9,
         (
             f"{gone:,} connections are closed, {count - gone:,} are open and silent",
-            f"silent for {silent_s[silent].min():.0f} to {silent_s[silent].max():.0f} s",
+            f"silent for {_span(silent_s[silent])} s",
             "so many hosts do not fail at once: look at what they share on the way to us",
         ),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class Seen:
     """Of one kind: what is found; ``is_known`` False where nothing can be said either way."""
 
     found: Finding | None
@@ -49,7 +50,7 @@ def look(cluster_id: int, now_ns: int) -> list[str]:
         seen["agents_silent"] = _agents(cluster_id, now_ns)
         seen["stalled_unnamed"] = _stalls(cluster_id, now_ns)
     for verdict, one in seen.items():
-        _tell(cluster_id, verdict, one, now_ns)
+        tell(cluster_id, verdict, one, now_ns)
     return [verdict for verdict, one in seen.items() if one.found is not None]
 
 
@@ -57,16 +58,16 @@ def fingerprint(cluster_id: int, verdict: str) -> str:
     return f"{cluster_id}/blind/{verdict}"
 
 
-def _ingest(now_ns: int) -> _Seen:
+def _ingest(now_ns: int) -> Seen:
     """Where no gateway ever wrote, as after a restart of Valkey, nothing is known."""
     word_ns = hot.newest_gateway_word_ns()
     if word_ns is None:
-        return _Seen(None, False, Coverage(), now_ns)
+        return Seen(None, False, Coverage(), now_ns)
     found = rules.ingest_down((now_ns - word_ns) / 1e9)
-    return _Seen(found, found is not None or now_ns - word_ns <= BLIND_AFTER_NS, Coverage(), word_ns)
+    return Seen(found, found is not None or now_ns - word_ns <= BLIND_AFTER_NS, Coverage(), word_ns)
 
 
-def _agents(cluster_id: int, now_ns: int) -> _Seen:
+def _agents(cluster_id: int, now_ns: int) -> Seen:
     nodes = hot.read_nodes()
     mine = (nodes.cluster_id == cluster_id) & (now_ns - nodes.word_ns <= BLIND_AFTER_NS)
     mine &= nodes.link != hot.CLOSED_CLEAN
@@ -76,13 +77,13 @@ def _agents(cluster_id: int, now_ns: int) -> _Seen:
     found = rules.agents_silent(silent_s, nodes.link[mine] == hot.CLOSED)
     coverage = Coverage(expected=len(seen_ns), reported=heard, stale=len(seen_ns) - heard)
     since_ns = int(seen_ns[silent_s > rules.SILENT_AFTER_S].max(initial=0)) or now_ns
-    return _Seen(found, len(seen_ns) > 0, coverage, since_ns)
+    return Seen(found, len(seen_ns) > 0, coverage, since_ns)
 
 
 # --- stalls without a hook -------------------------------------------------------------------------------
 
 
-def _stalls(cluster_id: int, now_ns: int) -> _Seen:
+def _stalls(cluster_id: int, now_ns: int) -> Seen:
     count = Cluster.objects.filter(pk=cluster_id).values_list("slot_count", flat=True).first() or 0
     vitals = _vitals(cluster_id, count, now_ns)
     state = rules.watch(_load(cluster_id, count), vitals, now_ns)
@@ -90,10 +91,10 @@ def _stalls(cluster_id: int, now_ns: int) -> _Seen:
     coverage = Coverage(expected=count, reported=int((~np.isnan(vitals.power_w)).sum()))
     long = (state.since_ns > 0) & (now_ns - state.since_ns >= rules.STALLED_AFTER_S * 1e9)
     if not long.any():
-        return _Seen(None, coverage.reported > 0, coverage, now_ns)
+        return Seen(None, coverage.reported > 0, coverage, now_ns)
     node, hooked = _nodes(cluster_id, count)
     found = rules.stalled_unnamed(state, node, hooked, now_ns)
-    return _Seen(found, coverage.reported > 0, coverage, int(state.since_ns[long].min()))
+    return Seen(found, coverage.reported > 0, coverage, int(state.since_ns[long].min()))
 
 
 def _vitals(cluster_id: int, count: int, now_ns: int) -> Vitals:
@@ -140,7 +141,8 @@ def _save(cluster_id: int, state: Watch) -> None:
 # --- incidents -------------------------------------------------------------------------------------------
 
 
-def _tell(cluster_id: int, verdict: str, seen: _Seen, now_ns: int) -> None:
+def tell(cluster_id: int, verdict: str, seen: Seen, now_ns: int) -> None:
+    """Opens, sharpens or ends the incident of one kind of blindness."""
     live = services.live_incident(fingerprint(cluster_id, verdict))
     if seen.found is None:
         if live is not None and seen.is_known:
@@ -149,8 +151,7 @@ def _tell(cluster_id: int, verdict: str, seen: _Seen, now_ns: int) -> None:
     sighting = _sighting(cluster_id, verdict, seen, seen.found)
     if live is None:
         live, _ = services.suspect(sighting, now_ns)
-        payload: dict[str, Any] = {"why": list(seen.found.why)}
-        services.freeze(live.pk, [Piece("signals", "What was not heard", "hot state", payload, 1.0)], now_ns)
+        services.freeze(live.pk, [_piece(seen)], now_ns)
     else:
         services.sharpen(live.pk, sighting, now_ns)
     suspected_at = live.suspected_at
@@ -161,7 +162,18 @@ def _tell(cluster_id: int, verdict: str, seen: _Seen, now_ns: int) -> None:
         services.open_(live.pk, now_ns, f"it stands for {stood_s:.0f} s")
 
 
-def _sighting(cluster_id: int, verdict: str, seen: _Seen, found: Finding) -> Sighting:
+def _piece(seen: Seen) -> Piece:
+    heard = seen.coverage
+    payload: dict[str, Any] = {
+        "known_count": heard.expected,
+        "heard_count": heard.reported,
+        "silent_count": heard.stale,
+        "silent_since": datetime.fromtimestamp(seen.since_ns / 1e9, UTC).isoformat(timespec="seconds"),
+    }
+    return Piece("signals", "What was not heard", "hot state", payload, 1.0)
+
+
+def _sighting(cluster_id: int, verdict: str, seen: Seen, found: Finding) -> Sighting:
     pages = verdict not in NEVER
     return Sighting(
         fingerprint=fingerprint(cluster_id, verdict),
@@ -169,5 +181,5 @@ def _sighting(cluster_id: int, verdict: str, seen: _Seen, found: Finding) -> Sig
         diagnosis=Diagnosis((found,), seen.coverage),
         since_ns=seen.since_ns,
         threshold_s=OPEN_AFTER_S if pages else None,
-        threshold_source=f"opens when it has stood for {OPEN_AFTER_S:.0f} s" if pages else "pages nobody",
+        threshold_source="of standing" if pages else "pages nobody",
     )

@@ -217,7 +217,7 @@ def ms_at(at_ms: int) -> SafeString:
 def change_words(change: Any, slow: bool = False, fault_class: str = "") -> dict[str, str]:
     """A change as a bold first word and the rest; the sentence of a suspicion stands above already."""
     reason = "slower than the job's own spread allows" if slow else "no advance between two looks"
-    reason = "told by its sources" if fault_class == "health" else reason
+    reason = "told by its sources" if fault_class in ("health", "blind") else reason
     head, colon, rest = change.text.partition(": ")
     if change.kind != "state" or not colon or len(head) > 20:
         return {"head": "", "text": change.text}

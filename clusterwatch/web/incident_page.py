@@ -22,7 +22,17 @@ from clusterwatch.web.words import Badge, incident_badge, verdict_badge
 _SAFE_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 """Only names made of these may stand in a command that somebody copies into a shell."""
 STACKS_MAX = 12
-_TOLD_BY_WHY = SLOW_CLASSES | {"health"}
+_TOLD_BY_WHY = SLOW_CLASSES | {"health", "blind"}
+_ENDS = {
+    "health": "Its source tells that it is over, or tells of it no more for as long as such a fault lasts.",
+    "blind": "Enough is heard again: the incident resolves by itself.",
+}
+_COUNTED = {
+    "agents_silent": "agents heard",
+    "stalled_unnamed": "GPUs with values",
+    "ingest_down": "gateways known",
+}
+"""What coverage counts where it is not ranks, nor nodes as of faults of parts."""
 
 _ROOT_WORDS = {
     "missing_rank": "never issued {call}",
@@ -129,6 +139,8 @@ class IncidentPage:
     """it slows the job down, which goes on"""
     time_unit: str
     """``GPU`` or ``rank``: what the hours are counted in"""
+    counted: str
+    """what coverage counts, in words"""
     neighbours: Sequence[Incident]
     since_end: datetime
     would_change: tuple[str, ...] = ()
@@ -174,6 +186,7 @@ def build(
         lost_gpus=lost_gpus(incident),
         slow=incident.fault_class in SLOW_CLASSES,
         time_unit="GPU" if has_gpus else "rank",
+        counted=_counted(incident),
         neighbours=neighbours,
         since_end=incident.resolved_at or moment,
         would_change=_would_change(incident, diagnosis, call),
@@ -181,6 +194,11 @@ def build(
         doc=verdict_docs.address(incident.verdict),
         findings=tuple(diagnosis.get("findings") or ())[1:6],
     )
+
+
+def _counted(incident: Incident) -> str:
+    usual = "nodes heard" if incident.fault_class == "health" else "ranks reported"
+    return _COUNTED.get(incident.verdict, usual)
 
 
 def _coverage(diagnosis: Mapping[str, Any]) -> dict[str, int]:
@@ -279,7 +297,7 @@ def _named_words(diagnosis: Mapping[str, Any]) -> tuple[str, str]:
     suspects = diagnosis.get("suspect_ranks") or []
     if suspects:
         return f"suspects {rank_runs(suspects)}", "degraded"
-    return ("", "failed") if diagnosis.get("class") == "health" else ("names nobody", "unknown")
+    return ("", "failed") if diagnosis.get("class") in ("health", "blind") else ("names nobody", "unknown")
 
 
 def _cards(
@@ -382,6 +400,8 @@ def _commands(incident: Incident, culprits: Sequence[Mapping[str, Any]]) -> tupl
 
 def _would_change(incident: Incident, diagnosis: Mapping[str, Any], call: str) -> tuple[str, ...]:
     """What new data would alter the verdict, in words."""
+    if incident.fault_class in _ENDS:
+        return (_ENDS[incident.fault_class],)
     lines = []
     ranks = diagnosis.get("culprit_ranks") or diagnosis.get("suspect_ranks") or []
     who = ("Rank " if len(ranks) == 1 else "Ranks ") + rank_runs(ranks) if ranks else ""
@@ -394,6 +414,6 @@ def _would_change(incident: Incident, diagnosis: Mapping[str, Any], call: str) -
     missing = coverage["expected"] - coverage["reported"]
     if missing > 0:
         lines.append(f"{grouped(missing)} ranks have not reported; a word from them may change the name.")
-    if not ranks:
+    if not ranks and incident.fault_class == "hang":
         lines.append("A trace or a stack of every member of the group would allow a name.")
     return tuple(lines)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
-from clusterwatch.web.numbers import DASH, rank_runs, size
+from clusterwatch.web.numbers import DASH, clock, rank_runs, size
 
 TABLES = ("ranks", "groups", "rows")
 """Keys under which a piece of evidence holds its rows."""
@@ -17,11 +18,16 @@ COLUMNS = {
     ),
     "exception": ("rank", "host", "type", "message"),
     "collective_state": ("desc", "name", "sequence", "waiting", "behind"),
+    "cause": ("at_ns", "text", "host", "part", "taken", "reason"),
+    "signals": ("at_ns", "text", "host", "part", "until_ns", "kind", "code"),
 }
 """What is worth showing of each kind, in this order; the raw piece has the rest."""
 ROWS_MAX = 24
 COLUMNS_MAX = 9
 CELL_MAX_CHARS = 240
+_MOMENTS = ("at_ns", "until_ns")
+_HEADS = {"at_ns": "UTC", "until_ns": "until"}
+_NS_MAX = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,8 @@ def payload_table(payload: Any, kind: str = "") -> PayloadTable:
     if isinstance(payload, Mapping):
         if kind == "trace":
             return _packed(payload)
+        if kind == "signals" and _is_table(payload.get("held")):
+            return _signals(payload["held"])
         rows = next((payload[key] for key in TABLES if _is_table(payload.get(key))), None)
         if rows is not None:
             return _table(rows, kind)
@@ -62,6 +70,12 @@ def _packed(payload: Mapping[str, Any]) -> PayloadTable:
     return PayloadTable(["rank", "packed ring"], rows[:ROWS_MAX], max(0, len(rows) - ROWS_MAX))
 
 
+def _signals(held: list[Mapping[str, Any]]) -> PayloadTable:
+    """What a standing fault keeps is around its signal; the signal is what was told."""
+    told = [one["signal"] if isinstance(one.get("signal"), Mapping) else one for one in held]
+    return _table(told, "signals")
+
+
 def _is_table(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) for item in value)
 
@@ -72,12 +86,19 @@ def _table(items: list[Mapping[str, Any]], kind: str) -> PayloadTable:
     names = [name for name in wanted if name in names] or names
     kept = [n for n in names if any(item.get(n) not in (None, "", []) for item in items[:ROWS_MAX])]
     kept = kept[:COLUMNS_MAX]
-    rows = [[_cell(item.get(name)) for name in kept] for item in items[:ROWS_MAX]]
+    rows = [[_named_cell(name, item.get(name)) for name in kept] for item in items[:ROWS_MAX]]
     return PayloadTable([_name(name) for name in kept], rows, max(0, len(items) - ROWS_MAX))
 
 
 def _name(key: object) -> str:
-    return str(key).replace("_", " ")[:CELL_MAX_CHARS]
+    return _HEADS.get(str(key)) or str(key).replace("_", " ")[:CELL_MAX_CHARS]
+
+
+def _named_cell(name: str, value: Any) -> str:
+    """Moments in ns become times of day; what is no moment stays as it is."""
+    if name in _MOMENTS and type(value) is int and 0 < value < _NS_MAX:
+        return clock(datetime.fromtimestamp(value / 1e9, UTC))
+    return _cell(value)
 
 
 def _cell(value: Any) -> str:

@@ -9,9 +9,13 @@ const CHECK_EVERY_MS = 10000;
 const id = document.querySelector("[data-incident]").dataset.incident;
 const burn = () => document.getElementById("burn");
 
+/* Faults of parts have no clock of lost time; what is over, or costs an unknown number of GPUs, does not tick. */
+const isLive = () => "live" in document.querySelector("[data-incident]").dataset;
+
 function tickBurn() {
-  const { end, count, since } = burn().dataset;
-  if (end || count === "") return; /* over, or nobody knows how much it costs */
+  if (!burn() || !isLive()) return;
+  const { count, since } = burn().dataset;
+  if (count === "") return;
   const hours = (Number(count) * Math.max(0, live.now() - Date.parse(since))) / 3.6e6;
   burn().textContent = grouped(hours, hours >= 10 ? 0 : 2);
 }
@@ -19,7 +23,9 @@ function tickBurn() {
 /* Open menus and half-written notes stay: only what tells of the incident is swapped. */
 const parts = [".verdict .head", "#sentence", ".signals", ".facts", ".act > h2", "#timeline", ".cards"];
 const refresh = refresher(parts, (fresh) => {
-  document.querySelector(".verdict").className = fresh.querySelector(".verdict").className;
+  const verdict = document.querySelector(".verdict");
+  verdict.className = fresh.querySelector(".verdict").className;
+  verdict.toggleAttribute("data-live", fresh.querySelector(".verdict").hasAttribute("data-live"));
   const acts = document.getElementById("acts");
   if (!acts.querySelector("details[open]")) swapPart(acts, fresh.getElementById("acts"));
   document.title = fresh.title;
@@ -43,6 +49,6 @@ live.subscribe(`incident:${id}`, {
 document.addEventListener("htmx:after:swap", () => localTimes());
 setInterval(tickBurn, 1000);
 setInterval(() => {
-  if (!burn().dataset.end && document.visibilityState === "visible") refresh();
+  if (isLive() && document.visibilityState === "visible") refresh();
 }, CHECK_EVERY_MS);
 tickBurn();

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from clusterwatch.fleet.models import Node
-    from clusterwatch.incidents.models import Incident
     from tests.web.seed_nodes import Value
 
 FLAGS = [
@@ -87,7 +86,7 @@ def _seed() -> None:
     django.setup()
     from django.core.management import call_command
 
-    from tests.web import seed, seed_nodes, seed_time
+    from tests.web import seed, seed_nodes, seed_parts, seed_time
 
     call_command("migrate", verbosity=0)
     seed.people()
@@ -98,7 +97,8 @@ def _seed() -> None:
     _seed_devices(seeded.nodes)
     compared = _seed_drift()
     run, stall = seed_time.seed_time()
-    part, lost = _seed_parts(seeded.nodes[0], seeded.incident)
+    part, lost = seed_parts.seed_parts(seeded.nodes[0], seeded.incident)
+    blind = seed_parts.seed_blind(seeded.simulated.pk)
 
     def beat() -> None:
         with contextlib.suppress(django.db.OperationalError):
@@ -129,6 +129,7 @@ def _seed() -> None:
             "parts": f"/parts?cluster={seeded.real.pk}",
             "part": f"/parts/{part}",
             "incident-health": f"/incidents/{lost}",
+            "incident-blind": f"/incidents/{blind}",
             "drift": f"/drift?cluster={compared}",
             "drift-none": f"/drift?cluster={seeded.simulated.pk}",
             "node-odd": f"/nodes/gtn-0417?cluster={compared}",
@@ -174,57 +175,6 @@ def _seed_devices(nodes: Sequence[Node]) -> None:
     bmc: list[Value] = [(f"psu/bmc-7/{n}", "input_power_w", 2_750 - n, "ok") for n in range(6)]
     bmc += [(f"fan/bmc-7/{n}", "speed_rpm", 9_000 + n, "ok") for n in range(10)]
     tell(nodes[0], "bmc", "bmc-7", table_of(*bmc), node_name="node-a")
-
-
-def _seed_parts(node: Node, incident: Incident) -> tuple[int, int]:
-    """A GPU that moved and was named three times, two receivers: ids of the part and the newest incident."""
-    from datetime import UTC, datetime, timedelta
-
-    from clusterwatch.alerts import services as alerts
-    from clusterwatch.alerts.receivers import Outcome
-    from clusterwatch.analysis.health import diagnosis, judge
-    from clusterwatch.analysis.health_places import Cast, NodePlace, RankPlace
-    from clusterwatch.analysis.model import Severity
-    from clusterwatch.analysis.signals import Signal
-    from clusterwatch.analysis.standing import Held
-    from clusterwatch.detect.health_memory import evidence as health_evidence
-    from clusterwatch.fleet import parts
-    from clusterwatch.fleet.models import Part
-    from clusterwatch.incidents import services
-    from clusterwatch.incidents.models import IncidentChange
-
-    now, now_ns = datetime.now(UTC), time.time_ns()
-    others = [parts.Seen("psu", f"PSU-77-{n}", node.name, f"psu/{n}", node.pk, "3 kW") for n in range(1, 7)]
-    for days, host, serial in ((40, "node-b", "1650224018811"), (10, "node-a", "1650224018811")):
-        gpu = parts.Seen("gpu", serial, host, "gpu/3", None, "NVIDIA H100 80GB HBM3", "GPU-lost")
-        parts.take(node.cluster_id, [gpu, *others], now - timedelta(days=days))
-    signal = Signal(
-        "xid", now_ns - 90 * 10**9, None, node.pk, node.name, "gpu/GPU-lost", Severity.CRITICAL,
-        "Xid 79: GPU has fallen off the bus", "kernel_log", 79,
-    )  # fmt: skip
-    ranks = {node.pk: [RankPlace("88213", incident.job_id or 0, "GPU-lost", 3)]}
-    cast = Cast({node.pk: NodePlace(node.name, gpus={"GPU-lost": 3})}, ranks)
-    (fault,) = judge([Held(signal, signal.at_ns)], cast)
-    found = 0
-    for days in (8, 3, 0):
-        sighting = services.Sighting(
-            f"{node.cluster_id}/health/{days}", node.cluster_id, diagnosis(fault, 2, 2),
-            now_ns - days * 86_400 * 10**9, node_id=node.pk, gpu_count=1,
-        )  # fmt: skip
-        made, _ = services.suspect(sighting, now_ns - days * 86_400 * 10**9)
-        services.freeze(made.pk, [health_evidence(fault)], now_ns)
-        services.open_(made.pk, now_ns - days * 86_400 * 10**9, "the evidence is decisive")
-        if days:
-            services.resolve(made.pk, now_ns - days * 86_000 * 10**9, "the GPU was replaced")
-        found = made.pk
-    alerts.add_receiver("night-shift", "email", "oncall@example.org", None, "shots")
-    alerts.add_receiver("pager", "webhook", "https://pager.example.org/hook", None, "shots")
-    IncidentChange.objects.exclude(incident_id__in=(incident.pk, found)).update(queued_at=now)
-    alerts.enqueue(now)
-    for receiver, outcome in ((1, Outcome(True, False, "accepted")), (2, Outcome(False, False, "503 busy"))):
-        if (delivery := alerts.claim(receiver, now)) is not None:
-            alerts.settle(delivery, outcome, now)
-    return Part.objects.get(kind="gpu").pk, found
 
 
 def _seed_drift() -> int:

@@ -20,6 +20,7 @@ from clusterwatch.incidents import acts
 from tests.stack import Stack
 from tests.web.seed import PASSWORD, Seeded, heartbeat, people, seed
 from tests.web.seed_nodes import happen, know, wide_node
+from tests.web.seed_parts import seed_blind, seed_parts
 from tests.web.shots import FLAGS
 
 pytestmark = [pytest.mark.browser, pytest.mark.stack, pytest.mark.limit_s(240)]
@@ -92,6 +93,8 @@ def test_every_page_fits_a_phone_and_breaks_no_policy(browser: Any, seeded_site:
     address, seeded = seeded_site
     know(seeded.nodes[0], wide_node())
     happen(seeded.nodes[0], "link_flap", 60)
+    part, lost = seed_parts(seeded.nodes[0], seeded.incident)
+    blind = seed_blind(seeded.simulated.pk)
     paths = [
         f"/?cluster={seeded.simulated.pk}",
         f"/?cluster={seeded.real.pk}",
@@ -100,6 +103,11 @@ def test_every_page_fits_a_phone_and_breaks_no_policy(browser: Any, seeded_site:
         f"/jobs/{seeded.job.pk}/ranks/5",
         "/incidents",
         f"/incidents/{seeded.incident.pk}",
+        f"/incidents/{lost}",
+        f"/incidents/{blind}",
+        "/alerts",
+        "/parts",
+        f"/parts/{part}",
         "/collectors",
         f"/nodes/node-a?cluster={seeded.real.pk}",
         f"/nodes/node-b?cluster={seeded.real.pk}",

@@ -44,6 +44,19 @@ def test_rows_under_a_known_key_are_the_table_with_the_columns_worth_showing() -
     assert table.head == ["rank", "pid", "process"] and table.rows == [["3", "7", "running"]]
 
 
+def test_signals_of_parts_are_told_as_lines_with_times_of_day() -> None:
+    signal = {"kind": "xid", "at_ns": 1_764_720_000 * 10**9, "until_ns": None, "host": "node-a", "code": 79}
+    held = {"signal": signal | {"part": "gpu/GPU-7", "text": "Xid 79"}, "told_ns": 1, "over_ns": None}
+    table = payload_table({"why": ["x"], "held": [held], "left_out_count": 0}, "signals")
+    assert table.head == ["UTC", "text", "host", "part", "kind", "code"]
+    assert table.rows == [["2025-12-03 00:00:00", "Xid 79", "node-a", "gpu/GPU-7", "xid", "79"]]
+
+
+def test_a_moment_that_is_none_is_shown_as_it_came() -> None:
+    table = payload_table([{"at_ns": "soon"}, {"at_ns": 2**80}], "cause")
+    assert table.rows == [["soon"], [str(2**80)]]
+
+
 def test_packed_rings_are_told_by_rank_and_size_and_never_poured_out() -> None:
     table = payload_table({"ranks": {"5": "a" * 4096}, "total": 1}, "trace")
     assert table.rows == [["5", "3.0\u202fKiB"]]
