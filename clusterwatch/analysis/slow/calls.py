@@ -46,6 +46,8 @@ class Calls:
 
     def rows(self, which: Bools | Ints) -> Calls:
         """The rows chosen, in that order."""
+        if which.dtype == np.bool_ and which.all():
+            return self
         columns = {name: getattr(self, name)[which] for name in COLUMNS}
         return Calls(**columns, groups=self.groups, ops=self.ops)
 
@@ -78,10 +80,7 @@ def tidied(calls: Calls) -> Calls:
         known_start & (calls.start_ns < calls.enqueue_ns)
     )
     kept = calls.rows(~backwards & (calls.step >= 0) & (calls.rank >= 0) & (calls.sequence >= 0))
-    order = np.lexsort(
-        (-kept.state, kept.sequence, kept.op, kept.group, kept.enqueue_ns, kept.step, kept.rank)
-    )
-    kept = kept.rows(order)
+    kept = kept.rows(_in_order(kept))
     if not len(kept):
         return kept
     same = np.ones(len(kept) - 1, np.bool_)
@@ -89,3 +88,24 @@ def tidied(calls: Calls) -> Calls:
         same &= column[1:] == column[:-1]
     first = np.concatenate(([True], ~same))
     return kept.rows(first)
+
+
+def _in_order(calls: Calls) -> Ints:
+    """Rows by rank, step, time; what has the same time by group, operation, number and newest state."""
+    order = np.lexsort((calls.enqueue_ns, calls.step, calls.rank))
+    same = np.ones(max(0, len(order) - 1), np.bool_)
+    for column in (calls.rank, calls.step, calls.enqueue_ns):
+        same &= column[order[1:]] == column[order[:-1]]
+    if not same.any():
+        return order
+    tied = np.concatenate((same, [False])) | np.concatenate(([False], same))
+    rows = order[tied]
+    keys = (-calls.state, calls.sequence, calls.op, calls.group, calls.enqueue_ns, calls.step, calls.rank)
+    order[tied] = rows[np.lexsort([key[rows] for key in keys])]
+    return order
+
+
+def coded(values: Ints) -> tuple[Ints, Ints]:
+    """(the distinct values, rising; the place of each value in them), for few distinct values."""
+    distinct = np.unique(values)
+    return distinct, np.searchsorted(distinct, values).astype(np.int64)

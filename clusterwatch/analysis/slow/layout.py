@@ -65,9 +65,10 @@ class Members:
     @classmethod
     def of(cls, group: Ints, rank: Ints, group_count: int) -> Members:
         """From one (group, rank) per call. Cost: O(n log n)."""
-        pairs = np.unique(np.stack((group, rank)), axis=1) if len(group) else np.zeros((2, 0), np.int64)
-        counts = np.bincount(pairs[0], minlength=group_count)
-        return cls(np.concatenate(([0], np.cumsum(counts))), pairs[1])
+        wide = int(rank.max(initial=0)) + 1
+        pairs = np.unique(group * wide + rank)
+        counts = np.bincount(pairs // wide, minlength=group_count)
+        return cls(np.concatenate(([0], np.cumsum(counts))), pairs % wide)
 
     def of_group(self, group: int) -> Ints:
         return self.ranks[self.start[group] : self.start[group + 1]]

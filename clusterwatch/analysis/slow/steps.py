@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusterwatch.analysis.slow import quantiles
-from clusterwatch.analysis.slow.calls import COMPLETED, NEVER, Calls
+from clusterwatch.analysis.slow.calls import COMPLETED, NEVER, Calls, coded
 from clusterwatch.analysis.slow.layout import Layout, Members
 
 Ints = NDArray[np.int64]
@@ -168,18 +168,16 @@ def _pairs(calls: Calls, layout: Layout, is_first: Bools) -> Ints:
     span = int(kind.max(initial=0)) + 2
     stage = layout.stage[calls.rank] + 1
     code = (stage * span + before) * span + kind
-    found: Ints = np.unique(code, return_inverse=True)[1].astype(np.int64)
-    return found
+    return coded(code)[1]
 
 
 def _kinds(calls: Calls) -> Ints:
     """A number for each sort of call: operation, micro-batch, size."""
-    sizes = np.unique(calls.size_bytes, return_inverse=True)[1]
+    sizes = coded(calls.size_bytes)[1]
     batches = calls.microbatch - calls.microbatch.min(initial=0)
     wide = int(batches.max(initial=0)) + 1
     code = (sizes * (len(calls.ops) + 1) + calls.op) * wide + batches
-    kinds: Ints = np.unique(code, return_inverse=True)[1].astype(np.int64)
-    return kinds
+    return coded(code)[1]
 
 
 def _share(calls: Calls) -> Floats:
@@ -270,10 +268,12 @@ _EARLY_RATIO = 0.3
 def _paths(calls: Calls, members: Members) -> tuple[Ints, Members, tuple[str, ...]]:
     """(path by call, ranks by path, names): groups, and behind them the pairs of point-to-point calls."""
     is_p2p = calls.is_p2p & (calls.peer >= 0)
-    ends = np.sort(np.stack((calls.rank[is_p2p], calls.peer[is_p2p])), axis=0)
-    pairs, place = np.unique(ends, axis=1, return_inverse=True)
+    one, other = calls.rank[is_p2p], calls.peer[is_p2p]
+    wide = int(max(one.max(initial=0), other.max(initial=0))) + 1
+    codes, place = coded(np.minimum(one, other) * wide + np.maximum(one, other))
+    pairs = np.stack((codes // wide, codes % wide))
     path = calls.group.copy()
-    path[is_p2p] = members.count + place.reshape(-1)
+    path[is_p2p] = members.count + place
     start = members.start[-1] + 2 * np.arange(1, pairs.shape[1] + 1)
     both = Members(
         np.concatenate((members.start, start)), np.concatenate((members.ranks, pairs.T.reshape(-1)))
@@ -290,23 +290,28 @@ def _transfers(done: Calls, path: Ints, steps: Ints, paths: Members, layout: Lay
         return ()
     direction = np.fromiter((_direction(op) for op in big.ops), np.int64, len(big.ops))[big.op]
     what = np.where(big.is_p2p, len(big.ops) + direction, big.op)
-    key = np.stack((path, what, big.sequence, big.size_bytes, big.step))
+    size, size_of = coded(big.size_bytes)
+    kind, row = what * len(size) + size_of, np.searchsorted(steps, big.step)
+    key = np.stack((kind, big.sequence, path * len(steps) + row))
     order = np.lexsort(key)
     key = key[:, order]
     begin = np.flatnonzero(np.concatenate(([True], np.any(key[:, 1:] != key[:, :-1], axis=0))))
     count = np.diff(np.concatenate((begin, [key.shape[1]])))
     time_s = np.minimum.reduceat((big.end_ns - big.start_ns)[order] / NS_PER_S, begin)
-    path, what, _, size, step = key[:, begin]
+    (kind, _, place), wide = key[:, begin], len(steps)
+    path, rows = place // wide, place % wide
     sizes, crosses = paths.sizes(), _crosses(paths, layout)
     whole = (count == sizes[path]) & (time_s > 0) & (sizes[path] > 1)
-    span = (sizes * 2 + crosses)[path]
-    kinds, kind = np.unique(np.stack((what, size, span))[:, whole], axis=1, return_inverse=True)
-    rows, found = np.searchsorted(steps, step[whole]), []
-    for number, (op_number, size_bytes, spans) in enumerate(kinds.T.tolist()):
-        mine = kind.reshape(-1) == number
+    span, spans = coded((sizes * 2 + crosses)[path])
+    kinds, number_of = coded((kind * len(span) + spans)[whole])
+    path, rows, time_s, found = path[whole], rows[whole], time_s[whole], []
+    for number, code in enumerate(kinds.tolist()):
+        mine = number_of == number
+        op_number, size_number = divmod(code // len(span), len(size))
         op = big.ops[op_number] if op_number < len(big.ops) else f"p2p_{'fb'[op_number - len(big.ops)]}"
-        measured = _measured(path[whole][mine], rows[mine], time_s[whole][mine], len(steps))
-        found.append(Transfer(op, size_bytes, bool(spans % 2), *measured))
+        measured = _measured(path[mine], rows[mine], time_s[mine], len(steps))
+        is_far = bool(span[code % len(span)] % 2)
+        found.append(Transfer(op, int(size[size_number]), is_far, *measured))
     return tuple(found)
 
 

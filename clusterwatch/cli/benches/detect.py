@@ -2,7 +2,8 @@
 
 In: numbers of ranks, seeds, kinds. Out: a table of kind x size x shape in time, then the figures. Every case
 is a collective log with one truth (``simulate.step_job``, a model apart from the detectors), read from disk
-and judged as ``clusterwatch analyze`` would. ``--cases`` judges folders that are there instead.
+and judged as ``clusterwatch analyze`` would. ``--arrays`` leaves the files out, which a large job needs.
+``--cases`` judges folders that are there instead.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterwatch.cli.benches.detect_judge import Judgement, Score, judged, score, verdict_of
+from clusterwatch.cli.benches.detect_log import log_of, verdict_on
 from clusterwatch.cli.benches.options import parser_of
 from clusterwatch.ops.errors import OpsError
 from clusterwatch.simulate.step_job_layout import SHAPES
@@ -43,7 +45,11 @@ def run(arguments: list[str], verdict: Verdict = verdict_of) -> dict[str, Any]:
     """Makes and judges the cases, prints the table, gives the figures."""
     options = _options(arguments)
     results = []
-    cases = _given(options.cases, verdict) if options.cases else _made(options, verdict)
+    cases = (
+        _given(options.cases, verdict) if options.cases
+        else _in_arrays(options) if options.arrays
+        else _made(options, verdict)
+    )  # fmt: skip
     for result in cases:
         results.append(result)
         if options.json_cases:
@@ -62,6 +68,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
         "--ranks", type=int, nargs="+", default=[16], help=f"of {', '.join(map(str, SHAPES))}"
     )
     parser.add_argument("--only", metavar="KIND", help="rows whose name begins so, as `slow_gpu 1.3`")
+    parser.add_argument("--arrays", action="store_true", help="judge in memory, without writing the logs")
     parser.add_argument("--json-cases", action="store_true", help="also a JSON line for each case")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the cases answered wrongly there")
     parser.add_argument("--cases", type=Path, metavar="FOLDER", help="judge the cases in this folder instead")
@@ -73,16 +80,34 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     return options
 
 
+def _asked(options: argparse.Namespace) -> Iterator[tuple[Cell, int, int]]:
+    """(row, ranks, seed) of each case."""
+    rows = [cell for cell in cells() if not options.only or cell.name.startswith(options.only)]
+    for ranks in options.ranks:
+        for cell in rows:
+            for seed in range(options.first_seed, options.first_seed + options.seeds):
+                yield cell, ranks, seed
+
+
 def _made(options: argparse.Namespace, verdict: Verdict) -> Iterator[Result]:
     """Each case is made, judged and, unless it is to be kept, deleted."""
-    rows = [cell for cell in cells() if not options.only or cell.name.startswith(options.only)]
     with tempfile.TemporaryDirectory(prefix="clusterwatch-bench-") as made:
-        for ranks in options.ranks:
-            for cell in rows:
-                for seed in range(options.first_seed, options.first_seed + options.seeds):
-                    folder = Path(made) / f"{cell.name} {ranks} {seed}".replace(" ", "_").replace(":", "")
-                    yield _one(cell, ranks, seed, folder, verdict, options.keep)
-                    shutil.rmtree(folder, ignore_errors=True)
+        for cell, ranks, seed in _asked(options):
+            folder = Path(made) / f"{cell.name} {ranks} {seed}".replace(" ", "_").replace(":", "")
+            yield _one(cell, ranks, seed, folder, verdict, options.keep)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _in_arrays(options: argparse.Namespace) -> Iterator[Result]:
+    """The same without files; what is told of the time is the judging alone."""
+    for cell, ranks, seed in _asked(options):
+        job = cell.job(ranks, seed)
+        truth, log = job.truth, log_of(job)
+        began = time.perf_counter()
+        answer = verdict_on(log)
+        seconds = time.perf_counter() - began
+        row = cell.kind, cell.size, cell.when
+        yield Result(job.name, row, truth, answer, judged(truth, answer), seconds)
 
 
 def _one(cell: Cell, ranks: int, seed: int, folder: Path, verdict: Verdict, keep: Path | None) -> Result:

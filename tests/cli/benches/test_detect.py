@@ -10,8 +10,11 @@ import pytest
 
 from clusterwatch.cli.bench import REGISTRY, available
 from clusterwatch.cli.benches import detect
-from clusterwatch.cli.benches.detect_judge import judged, score
+from clusterwatch.cli.benches.detect_judge import judged, score, verdict_of
+from clusterwatch.cli.benches.detect_log import log_of, verdict_on
 from clusterwatch.ops.errors import OpsError
+from clusterwatch.simulate.step_job import Fault, Kind
+from clusterwatch.simulate.step_job_matrix import Cell
 
 NIC: dict[str, Any] = {
     "kind": "slow_nic", "class": "hardware", "culprit_ranks": [8], "acceptable": [[8]], "node": 2,
@@ -130,6 +133,16 @@ def test_a_run_prints_a_table_and_gives_figures(capsys: pytest.CaptureFixture[st
     assert len(kept) == 2
     names = {"records.jsonl.gz", "topology.json", "truth.json", "answer.json"}
     assert {file.name for file in kept[0].iterdir()} == names
+
+
+def test_in_arrays_the_same_is_judged_without_a_file(tmp_path: Path) -> None:
+    options = ["--only", "slow_gpu 1.3 onset", "--seeds", "1", "--keep", str(tmp_path)]
+    from_files, in_arrays = (detect.run([*options, *more]) for more in ([], ["--arrays"]))
+    assert from_files["exact"] == in_arrays["exact"] == 1 and not list(tmp_path.iterdir())
+    one = Cell("slow_gpu", "1.3", "onset", (Fault(Kind.GPU, 1.3),)).job(16, 1)
+    told = verdict_on(log_of(one)), verdict_of(one.write(tmp_path))
+    named = [{name: what[name] for name in what if name not in ("why", "findings")} for what in told]
+    assert named[0] == named[1]  # groups of one size are told in the order in which the lines name them
 
 
 def test_cases_that_are_there_are_judged_where_they_lie(tmp_path: Path) -> None:
