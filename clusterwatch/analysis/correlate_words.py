@@ -35,6 +35,7 @@ _NAMED_MAX: Final = 3
 _CONFIDENCE_MAX: Final = 0.97
 _HALF: Final = 0.5
 """How much a cause adds to the confidence of a verdict that names the rank by itself."""
+_WAITS: Final = re.compile(r"; [^;]{1,20} ranks? waits?$")
 _REASON: Final = re.compile(r"[a-z][a-z_]{2,40}")
 _ACTION_OF: Final[Mapping[Layer, str]] = {
     Layer.GPU: "gpu_fault", Layer.NVLINK: "gpu_fault", Layer.LINK: "link_down", Layer.HOST: "node_fault",
@@ -209,10 +210,19 @@ def _confidence(finding: Finding, joined: Joined) -> float:
 
 
 def _summary(finding: Finding, joined: Joined) -> str:
-    """What was known already and its cause; the cause first where nobody was named."""
-    base = finding.summary.rstrip(".")
+    """Which job, who, and the cause; how many wait is left out where that does not fit.
+
+    Where nobody was named the part stands in the place of the call that all have joined.
+    """
+    base = finding.summary.removesuffix(words.cause_tail(finding.cause)).rstrip(". ")
+    cause = f"Cause: {joined.sentence}."
     if finding.culprit_ranks:
-        return words.sentence(f"{base}.", f"Cause: {joined.sentence}.")
+        full = words.sentence(f"{base}.", cause)
+        return full if cause in full else words.sentence(f"{_WAITS.sub('', base)}.", cause)
+    head, colon, rest = base.partition(": ")
+    if colon and head.startswith("Job "):
+        part = joined.sentence.replace(": ", ", ", 1)
+        return words.sentence(f"{head}: {part}.", f"{rest[:1].upper()}{rest[1:]}.")
     return words.sentence(f"{joined.sentence[0].upper()}{joined.sentence[1:]}.", f"{base}.")
 
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from clusterwatch.analysis import (
+    alike,
     blind,
     crash,
     groups,
@@ -101,7 +102,7 @@ def _diagnose(observation: Observation) -> Diagnosis:
     for root in found:
         wording.fill(fresh, root, graph)
     case = wording.Case(fresh, world, evidence, graph)
-    findings = wording.findings(case, found)
+    findings = alike.together(case, found, wording.findings(case, found))
     findings = log_join.joined(findings, told)
     if observation.call_log is not None:
         findings = _with_slow(observation, findings)

@@ -9,6 +9,25 @@ SENTENCE_MAX_CHARS: Final = 200
 
 UNDESCRIBED: Final = frozenset({"", "undefined"})
 """Descriptions that torch gives a group nobody described."""
+_CAUSE_WORDS: Final = {
+    "data_loading": "data loading",
+    "checkpoint": "checkpoint",
+    "compile": "compilation",
+    "gc": "garbage collection",
+    "user_code": "user code",
+    "stopped": "process stopped",
+    "io": "waits for files or the network",
+    "gil_held": "interpreter held",
+    "extra_call": "one call too many",
+    "wrong_ratio": "input and output do not fit the group",
+    "two_roots": "more than one root",
+    "no_root": "no root",
+    "circular_wait": "each waits for the other",
+    "skipped_call": "one call left out",
+    "wrong_peer": "wrong peer addressed",
+    "wrong_size": "sizes differ",
+    "agent_gone": "agent gone, state unknown",
+}
 
 
 def ranks_text(ranks: Iterable[int], most: int = 6) -> str:
@@ -68,6 +87,12 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def cause_tail(cause: str | None) -> str:
+    """``Cause: data loading.``, or nothing."""
+    words = _CAUSE_WORDS.get(cause or "")
+    return f"Cause: {words}." if words else ""
 
 
 def sentence(*parts: str) -> str:

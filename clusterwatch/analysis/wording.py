@@ -21,7 +21,15 @@ from clusterwatch.analysis.model import (
 )
 from clusterwatch.analysis.process import agent_gone
 from clusterwatch.analysis.root import Evidence, Root
-from clusterwatch.analysis.sentence import count, duration, group_title, noun, ranks_text, sentence
+from clusterwatch.analysis.sentence import (
+    cause_tail,
+    count,
+    duration,
+    group_title,
+    noun,
+    ranks_text,
+    sentence,
+)
 from clusterwatch.analysis.stacks import doing
 from clusterwatch.analysis.verdicts import CATALOGUE
 from clusterwatch.analysis.waitfor import WaitGraph
@@ -42,25 +50,6 @@ _OWNERS: Final = {
     "compile": Owner.USER,
     "checkpoint": Owner.INFRA,
     "io": Owner.INFRA,
-}
-_CAUSE_WORDS: Final = {
-    "data_loading": "data loading",
-    "checkpoint": "checkpoint",
-    "compile": "compilation",
-    "gc": "garbage collection",
-    "user_code": "user code",
-    "stopped": "process stopped",
-    "io": "waits for files or the network",
-    "gil_held": "interpreter held",
-    "extra_call": "one call too many",
-    "wrong_ratio": "input and output do not fit the group",
-    "two_roots": "more than one root",
-    "no_root": "no root",
-    "circular_wait": "each waits for the other",
-    "skipped_call": "one call left out",
-    "wrong_peer": "wrong peer addressed",
-    "wrong_size": "sizes differ",
-    "agent_gone": "agent gone, state unknown",
 }
 _VERBS: Final = {
     "missing_rank": "never joined",
@@ -268,7 +257,8 @@ def _who(observation: Observation, ranks: tuple[int, ...]) -> str:
     return f"{text} ({', '.join(places)})" if places else text
 
 
-def _opening(observation: Observation, root: Root) -> str:
+def opening(observation: Observation, root: Root) -> str:
+    """How the sentence begins where the job is known: ``Job 7 has stood still for 42 s at step 9:``."""
     if observation.job is None:
         return ""
     job = f"Job {observation.job[:40]}"
@@ -286,15 +276,13 @@ def _at_step(observation: Observation) -> str:
 
 
 def _summary(case: Case, root: Root, group: GroupRef | None, waiting: int) -> str:
-    opening = _opening(case.observation, root)
+    begin = opening(case.observation, root)
     body = _body(case, root, group)
-    if not opening:
+    if not begin:
         body = body[:1].upper() + body[1:]
     waits = f"; {count(waiting, 'rank')} wait{'s' if waiting == 1 else ''}" if waiting else ""
-    cause = _CAUSE_WORDS.get(root.cause or "")
-    tail = f"Cause: {cause}." if cause else ""
-    full = sentence(opening, body + waits + ".", tail)
-    return full if body in full else sentence(opening, body + ".")
+    full = sentence(begin, body + waits + ".", cause_tail(root.cause))
+    return full if body in full else sentence(begin, body + ".")
 
 
 def _body(case: Case, root: Root, group: GroupRef | None) -> str:

@@ -244,6 +244,21 @@ def test_a_symmetric_stall_gets_its_name_from_the_one_gpu_with_an_xid() -> None:
     assert found.confidence == pytest.approx(0.9)
 
 
+def test_the_sentence_keeps_the_job_and_says_the_cause_once() -> None:
+    seen, call = world(xid(119)), joined_call()
+    told = replace(call, summary="Job 7 has stood still for 42 s: all members joined x and none finished.")
+    found = explained(told, joined(call, seen), seen.places)
+    assert found.summary == (
+        "Job 7 has stood still for 42 s: GPU 3 of host-1, Xid 119 at 12:03:11 UTC. "
+        "All members joined x and none finished."
+    )
+    who = "rank 11 (host-1, GPU 3) never joined all_reduce"
+    long = f"Job {'8' * 40} has stood still for 2 min 19 s at step 29: {who}"
+    told = replace(missing(11), cause="checkpoint", summary=f"{long} of dp; 3 ranks wait. Cause: checkpoint.")
+    found = explained(told, joined(missing(11), seen), seen.places)
+    assert found.summary == f"{long} of dp. Cause: GPU 3 of host-1: Xid 119 at 12:03:11 UTC."
+
+
 def test_a_symmetric_stall_gets_its_name_from_the_one_port_that_is_down() -> None:
     found = explained(joined_call(), joined(joined_call(), world(link_down())), places())
     assert (found.cause, found.culprit_ranks, found.link, found.node, found.decisive) == (

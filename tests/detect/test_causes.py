@@ -71,7 +71,7 @@ def test_a_stall_gets_its_cause_from_the_xid_of_the_missing_ranks_gpu(fake_job: 
     diagnosis = incident.diagnosis
     assert (incident.verdict, incident.owner) == ("missing_rank", "infra")
     assert (diagnosis["cause"], diagnosis["culprit_ranks"], diagnosis["decisive"]) == ("xid_119", [3], True)
-    assert incident.summary.startswith("GPU 1 of host-1: Xid 119 at ")
+    assert ": GPU 1 of host-1, Xid 119 at " in incident.summary
     kept = evidence_of(incident)
     assert [one["cause"] for one in kept["causes"]] == ["xid_119"]
     assert [(row["kind"], row["taken"]) for row in kept["rows"]] == [("xid", True)]
@@ -107,7 +107,7 @@ def test_a_stall_that_all_have_joined_names_the_gpu_with_the_xid(fake_job: FakeJ
         "all_joined_not_finished", "xid_79", [5], "infra",
     )  # fmt: skip
     assert diagnosis["culprits"][0]["gpu_uuid"] == "GPU-5"
-    assert fake_job.incident().summary.startswith("GPU 1 of host-2: Xid 79, fell off the bus at ")
+    assert ": GPU 1 of host-2, Xid 79, fell off the bus at " in fake_job.incident().summary
 
 
 def test_a_crash_gets_the_xid_before_it_and_not_the_one_after(fake_job: FakeJob) -> None:
