@@ -167,8 +167,8 @@ def build(job: Job, incidents: QuerySet[Incident], now: datetime) -> JobTimePage
     lost_ns = 0 if time is None else time.total.ns[Kind.STALLED] + time.total.ns[Kind.RESTART]
     return JobTimePage(
         time=time,
-        ribbon=() if time is None else _bands(time.total, RIBBON_WIDTH),
-        classes=() if time is None else _classes(time),
+        ribbon=() if time is None else bands(time.total, RIBBON_WIDTH),
+        classes=() if time is None else class_rows(time.total, time.causes),
         hours=() if time is None else tuple(_hours(time)),
         lost_hours=lost_ns / 3.6e12,
         naming=standstills.naming(incidents, job.pk),
@@ -202,7 +202,7 @@ def _trend(ratio: float | None, count: int) -> str:
     )
 
 
-def _bands(of: goodput.Total, whole: int) -> tuple[Band, ...]:
+def bands(of: goodput.Total, whole: int) -> tuple[Band, ...]:
     """Classes one after the other; ``whole`` units are all of it."""
     found, begin, all_ns = [], 0.0, of.all_ns
     for kind, ns in of.ns.items():
@@ -213,8 +213,9 @@ def _bands(of: goodput.Total, whole: int) -> tuple[Band, ...]:
     return tuple(found)
 
 
-def _classes(time: goodput.JobTime) -> tuple[ClassRow, ...]:
-    all_ns = time.total.all_ns
+def class_rows(of: goodput.Total, causes: Sequence[tuple[Kind, str, int]]) -> tuple[ClassRow, ...]:
+    """Every class, those without time as well. ``causes``: (class, verdict, ns), the most first."""
+    all_ns = of.all_ns
     return tuple(
         ClassRow(
             kind.value,
@@ -222,9 +223,9 @@ def _classes(time: goodput.JobTime) -> tuple[ClassRow, ...]:
             ns / 3.6e12,
             ns / 1e9,
             ns / all_ns,
-            tuple((cause, spent / 3.6e12) for of, cause, spent in time.causes if of == kind)[:CAUSES_SHOWN],
+            tuple((cause, spent / 3.6e12) for its, cause, spent in causes if its == kind)[:CAUSES_SHOWN],
         )
-        for kind, ns in time.total.ns.items()
+        for kind, ns in of.ns.items()
     )
 
 
@@ -233,8 +234,8 @@ def _hours(time: goodput.JobTime) -> list[HourColumn]:
         HourColumn(
             start,
             place,
-            _bands(of, HOUR_HEIGHT),
-            ", ".join(f"{b.word} {_percent(of, b)} %" for b in _bands(of, 100)),
+            bands(of, HOUR_HEIGHT),
+            ", ".join(f"{b.word} {_percent(of, b)} %" for b in bands(of, 100)),
         )
         for place, (start, of) in enumerate(time.hours)
     ]

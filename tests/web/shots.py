@@ -114,6 +114,7 @@ def _seed() -> None:
             "jobs": f"/jobs?cluster={seeded.real.pk}",
             "job": f"/jobs/{seeded.job.pk}?cluster={seeded.real.pk}",
             "job-sim": f"/jobs/{seeded.sim_jobs[1].pk}?cluster={seeded.simulated.pk}",
+            "goodput": f"/goodput?cluster={run.cluster.pk}",
             "job-time": f"/jobs/{run.job.pk}?cluster={run.cluster.pk}",
             "incident-time": f"/incidents/{stall.pk}?cluster={run.cluster.pk}",
             "rank": f"/jobs/{seeded.job.pk}/ranks/5?cluster={seeded.real.pk}",

@@ -106,6 +106,7 @@ def test_every_page_fits_a_phone_and_breaks_no_policy(browser: Any, seeded_site:
         f"/incidents/{lost}",
         f"/incidents/{blind}",
         "/alerts",
+        "/goodput",
         "/parts",
         f"/parts/{part}",
         "/collectors",
