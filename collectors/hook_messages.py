@@ -44,6 +44,7 @@ class Hello(msgspec.Struct, frozen=True):
     gpu_uuid: Name | None = None
     job_name: Name = ""
     user: Name = ""
+    labels: Annotated[dict[Name, Name], Meta(max_length=limits.JOB_LABELS_MAX)] = {}
 
 
 class Group(msgspec.Struct, frozen=True):

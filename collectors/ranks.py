@@ -136,6 +136,7 @@ class RankTable:
             gpu_uuid=inventory.gpu_uuid,
             job_name=inventory.job_name,
             user=inventory.user,
+            labels=inventory.labels,
         )
         state = RankState(inventory.ref, inventory.pid, inventory.id, hello, now_ns, now_ns)
         state.groups = inventory.groups
@@ -300,6 +301,7 @@ class RankTable:
             blind=hello.blind,
             job_name=hello.job_name,
             user=hello.user,
+            labels=hello.labels,
         )
 
     def resend_inventories(self) -> None:

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 
 from clusterwatch.jobs.models import Group, Job, Rank
+from collectors.wire.limits import JOB_LABELS_MAX
 from collectors.wire.records import GroupInfo, RankInventory
 
 _RANK_FIELDS = (
@@ -143,7 +144,8 @@ def _freshen(job: Job, items: Sequence[Announcement]) -> None:
     newest = max(items, key=lambda item: (item.record.id.attempt, item.record.t_ns)).record
     job.name = newest.job_name or job.name
     job.user = newest.user or job.user
-    job.labels = job.labels | newest.labels
+    # The newest labels stand; old ones stay as far as there is room.
+    job.labels = dict(list((newest.labels | job.labels | newest.labels).items())[:JOB_LABELS_MAX])
     job.attempt = max(job.attempt, newest.id.attempt)
     job.started_at = min(job.started_at, at(min(item.started_ns for item in items)))
     job.state = Job.State.RUNNING

@@ -17,6 +17,13 @@ from typing import Any
 NO_RUN_ID = ("", "none")
 """torchrun's placeholder for "nobody chose a run id"; shared by unrelated jobs."""
 COMMAND_MAX_CHARS = 2_000
+SCHEDULER_LABELS = {
+    "partition": "SLURM_JOB_PARTITION",
+    "account": "SLURM_JOB_ACCOUNT",
+    "qos": "SLURM_JOB_QOS",
+}
+LABELS_MAX = 16
+LABEL_MAX_CHARS = 200
 
 
 def integer(text: str | None) -> int | None:
@@ -49,6 +56,20 @@ def attempt(environ: Mapping[str, str]) -> int:
         if value is not None and value >= 0:
             return value
     return 0
+
+
+def labels(environ: Mapping[str, str]) -> dict[str, str]:
+    """What a job's time is told apart by: Slurm's partition, account and QOS, and CLUSTERWATCH_LABELS.
+
+    CLUSTERWATCH_LABELS is ``team=vision,model=7b`` and wins; what is no ``name=value`` is left out.
+    """
+    found = {name: environ.get(variable, "") for name, variable in SCHEDULER_LABELS.items()}
+    for pair in environ.get("CLUSTERWATCH_LABELS", "").split(","):
+        name, equals, value = pair.strip().partition("=")
+        if equals and name:
+            found[name] = value
+    told = [(name[:LABEL_MAX_CHARS], value[:LABEL_MAX_CHARS]) for name, value in found.items() if value]
+    return dict(told[:LABELS_MAX])
 
 
 def world_name(environ: Mapping[str, str], init: Mapping[str, Any], generation: int) -> str:

@@ -7,7 +7,8 @@ From the hook (``k``):
 
 ========== ===================================================================================
 hello      v, pid, rank, world_size, local_rank, job, attempt, world, role, torch, backend,
-           started_ns, command, blind [words], gpu_index, gpu_uuid, job_name, user
+           started_ns, command, blind [words], gpu_index, gpu_uuid, job_name, user,
+           labels {name: value}
 groups     groups [{index, name, desc, backend, ranks, recorder_id}] (whole list, on change)
 progress   t_ns, step, phase, phase_since_ns, groups [[index, enqueued, completed, sequence]],
            p2p {count, open [{op, peer, group, since_ns}]}, cost_s of the hook so far and

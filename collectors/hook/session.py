@@ -111,6 +111,7 @@ class Session:
             "blind": blind,
             "job_name": environ.get("CLUSTERWATCH_JOB_NAME", environ.get("SLURM_JOB_NAME", "")),
             "user": identity.user(),
+            "labels": identity.labels(environ),
         }
         if self._generation:
             self._link.close()  # a new world is a new rank: it says hello again

@@ -15,6 +15,8 @@ PART_MAX_DECOMPRESSED_BYTES: Final = 32 * 1024 * 1024
 """What a compressed part (block, trace, stacks) may grow to."""
 
 NAME_MAX_CHARS: Final = 255
+JOB_LABELS_MAX: Final = 64
+"""of a job: partition, account and what its owner calls it; a hook tells sixteen"""
 """Host, job, group, metric and source names; DNS and Slurm both stay below it."""
 
 TEXT_MAX_CHARS: Final = 16_384

@@ -6,9 +6,12 @@ Had from ``records`` by everybody else.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
+from collectors.wire import limits
 from collectors.wire.base import Name, RankId, Record, Text
 
 
@@ -73,7 +76,7 @@ class RankInventory(Record, tag="rank_inventory", frozen=True):
     """what the hook cannot see in this process, in words (``p2p on gloo``, ``unknown torch version``)"""
     job_name: Name = ""
     user: Name = ""
-    labels: dict[Name, Name] = {}
+    labels: Annotated[dict[Name, Name], Meta(max_length=limits.JOB_LABELS_MAX)] = {}
 
 
 class ExceptionInfo(msgspec.Struct, omit_defaults=True, frozen=True):

@@ -72,3 +72,12 @@ def test_a_silent_process_in_the_kernel_is_told_after_two_looks(node: Node) -> N
 def test_a_rank_that_makes_steps_is_not_looked_at(node: Node) -> None:
     node.letter = "D"
     assert node.live(30, steps=True) == []
+
+
+def test_labels_of_a_job_go_with_its_ranks_also_after_a_restart_of_the_agent(node: Node) -> None:
+    hello = messages.Hello(v=1, rank=4, world_size=8, job="j", labels={"partition": "batch"})
+    told = node.table.inventory(node.table.hello(PID + 1, hello))
+    assert told.labels == {"partition": "batch"}
+    later = RankTable("n1", node, node.emitted.append)
+    later.adopt(told)
+    assert [one.labels for one in later.inventories()] == [{"partition": "batch"}]

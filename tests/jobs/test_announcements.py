@@ -65,6 +65,16 @@ def test_two_ranks_make_one_running_job(node: Node) -> None:
     assert job.ranks.count() == 2
 
 
+def test_the_newest_labels_stand_and_their_number_is_bounded(node: Node) -> None:
+    announce(node, 0, labels={"partition": "batch", "team": "vision"})
+    announce(node, 0, start_s=1, labels={"partition": "debug"})
+    assert Job.objects.get().labels == {"partition": "debug", "team": "vision"}
+    for start_s in range(2, 6):
+        announce(node, 0, start_s=start_s, labels={f"{start_s}-{n}": "x" for n in range(60)})
+    labels = Job.objects.get().labels
+    assert len(labels) == 64 and {f"5-{n}" for n in range(60)} <= set(labels)
+
+
 def test_groups_are_told_apart_by_name_description_and_members(node: Node) -> None:
     group = records.GroupInfo(0, "0", "pg", "nccl", [0, 1])
     announce(node, 0, groups=[group, records.GroupInfo(2, "1", "dp", "nccl", [0])])

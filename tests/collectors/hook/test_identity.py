@@ -91,3 +91,18 @@ def test_gpu_index_counts_before_visible_devices() -> None:
     assert identity.gpu(cuda(True), {}) == (1, "GPU-abc")
     assert identity.gpu(cuda(True), {"CUDA_VISIBLE_DEVICES": "4,6"}) == (6, "GPU-abc")
     assert identity.gpu(cuda(True), {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}) == (None, "GPU-abc")
+
+
+def test_labels_are_slurms_and_the_owners_own_which_win() -> None:
+    environ = {
+        "SLURM_JOB_PARTITION": "batch", "SLURM_JOB_QOS": "",
+        "CLUSTERWATCH_LABELS": "team=vision, model=7b,odd,=x,partition=debug,empty=",
+    }  # fmt: skip
+    assert identity.labels(environ) == {"partition": "debug", "team": "vision", "model": "7b"}
+    assert identity.labels({}) == {}
+
+
+def test_labels_are_few_and_short() -> None:
+    many = ",".join(f"{n}={'v' * 300}" for n in range(40))
+    told = identity.labels({"CLUSTERWATCH_LABELS": many})
+    assert len(told) == 16 and {len(value) for value in told.values()} == {200}
