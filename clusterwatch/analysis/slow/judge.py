@@ -238,10 +238,11 @@ _LINK_WORDS: Final = {"nic": "slow_nic", "nvlink": "slow_nvlink", "leaf": "slow_
 
 def _links(case: Case) -> Iterator[Finding]:
     for part in links.find(case.table):
-        yield _of_links(case, part)
+        yield of_links(case, part)
 
 
-def _of_links(case: Case, part: SlowPart) -> Finding:
+def of_links(case: Case, part: SlowPart) -> Finding:
+    """A part whose transfers are slow, or the transfers alone where no part is told apart."""
     onset = int(np.median([path.onset for path in part.slow]))
     lost_s = max(path.lost_s for path in part.slow)
     excess = float(np.median([path.excess for path in part.slow]))

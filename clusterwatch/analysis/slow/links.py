@@ -8,7 +8,7 @@ where those are still several, none is named alone. Source: DESIGN section 6.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusterwatch.analysis.slow import alarm, quantiles
-from clusterwatch.analysis.slow.layout import UNKNOWN
+from clusterwatch.analysis.slow.link_parts import Part, Parts, crossing
 from clusterwatch.analysis.slow.steps import StepTable, Transfer
 
 Floats = NDArray[np.float64]
@@ -29,8 +29,6 @@ LASTING_ROWS: Final = 24
 LASTING_MIN: Final = 0.1
 """A weak fault is told by the median of this many steps."""
 PEERS_MIN: Final = 3
-FITS_MIN: Final = 0.6
-"""F1 below this: the slow paths have no part in common."""
 _QUANTILE: Final = 0.3
 _BASE_STEPS: Final = 15
 
@@ -45,16 +43,9 @@ class SlowPath:
     lost_s: float
     """a step, by all its calls"""
     score: float
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """``kind``: nic, leaf, nvlink or node; ``ranks``: whose part it is, or who is behind it."""
-
-    kind: str
-    name: str
-    ranks: tuple[int, ...]
-    paths: frozenset[int]
+    bad_rows: int = 0
+    seen_rows: int = 0
+    """bad ones and all known ones from the onset on"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +60,66 @@ class SlowPart:
 def find(table: StepTable) -> list[SlowPart]:
     """Independent slow parts, the one that explains most first."""
     slow = slow_paths(table)
+    if not slow:
+        return []
+    measured = np.zeros(table.paths.count, np.bool_)
+    for transfer in table.transfers:
+        measured[transfer.groups] = True
+    parts = Parts.of(table.paths, measured, crossing(table.paths, table.layout.node), table.layout)
+    return explain(slow, parts)
+
+
+def explain(slow: Sequence[SlowPath], parts: Parts, paths_min: int = 1) -> list[SlowPart]:
+    """The parts behind slow paths, the one that explains most first. ``paths_min``: as of ``Parts.best``."""
     left = {one.path: one for one in slow}
-    parts = _parts(table)
     found: list[SlowPart] = []
     while left:
-        best = _best(parts, set(left))
+        best = parts.best(set(left), paths_min)
         if best is None:
             found.append(SlowPart((), tuple(left.values()), 0.0))
             break
-        fit, same = best
-        covered = frozenset().union(*(part.paths for part in same)) & set(left)
-        found.append(SlowPart(same, tuple(left.pop(path) for path in sorted(covered)), fit))
+        covered = sorted(best.paths & set(left))
+        found.append(SlowPart(best.parts, tuple(left.pop(path) for path in covered), best.f1))
     return found
 
 
 def slow_paths(table: StepTable) -> list[SlowPath]:
     """Paths with transfers that stay slow, over all their kinds of calls."""
+    excess, lost = _combined(table)
+    sudden = alarm.watch(excess, SUDDEN)
+    lasting, since = _lasting(excess)
+    found = []
+    for path in np.flatnonzero((sudden.opened >= 0) | lasting).tolist():
+        is_sudden = sudden.opened[path] >= 0
+        opened = int(sudden.opened[path] if is_sudden else since[path])
+        first = int(sudden.onset[path]) if is_sudden else max(0, opened - LASTING_ROWS)
+        series, gone = excess[:, path], lost[:, path]
+        one = told(path, series, gone, first, opened, float(sudden.highest[path]))
+        found += [one] if one is not None else []
+    return found
+
+
+def told(path: int, excess: Floats, lost: Floats, first: int, opened: int, score: float) -> SlowPath | None:
+    """A path that opened, from its excess by step; None where no step is bad.
+
+    Args:
+        lost: seconds of each step.
+        first, opened: rows where its sum began to grow, and where it opened.
+    """
+    row = alarm.change_row(np.clip(excess[: max(0, opened) + 12], -MOST, 2 * MOST), first - 12, opened)
+    series = excess[row:]
+    bad = series > 0.5 * np.nanmedian(series)
+    if not bad.any():
+        return None
+    seen = int(np.sum(np.isfinite(series)))
+    return SlowPath(
+        path, row, float(np.median(series[bad])), float(np.median(lost[row:][bad])), max(score, 1.0),
+        int(bad.sum()), seen,
+    )  # fmt: skip
+
+
+def _combined(table: StepTable) -> tuple[Floats, Floats]:
+    """(excess, seconds lost) by step and path, over all kinds of calls."""
     count = table.paths.count
     excess, lost = np.full((len(table.steps), count), np.nan), np.zeros((len(table.steps), count))
     total = np.zeros_like(lost)
@@ -99,21 +134,7 @@ def slow_paths(table: StepTable) -> list[SlowPath]:
         lost[:, columns] += np.nan_to_num(transfer.time_s * -np.expm1(-own)) * transfer.calls
     some = seen > 0
     excess[some] = total[some] / seen[some]
-    sudden = alarm.watch(excess, SUDDEN)
-    lasting, since = _lasting(excess)
-    found = []
-    for path in np.flatnonzero((sudden.opened >= 0) | lasting).tolist():
-        opened = sudden.opened[path] if sudden.opened[path] >= 0 else since[path]
-        first = sudden.onset[path] if sudden.opened[path] >= 0 else max(0, since[path] - LASTING_ROWS)
-        row = alarm.change_row(np.clip(excess[: opened + 12, path], -MOST, 2 * MOST), first - 12, opened)
-        series = excess[row:, path]
-        bad = series > 0.5 * np.nanmedian(series)
-        if not bad.any():
-            continue
-        level = float(np.median(series[bad]))
-        gone = float(np.median(lost[row:, path][bad]))
-        found.append(SlowPath(path, row, level, gone, max(float(sudden.highest[path]), 1.0)))
-    return found
+    return excess, lost
 
 
 def _excess(transfer: Transfer) -> Floats:
@@ -140,65 +161,3 @@ def _lasting(excess: Floats) -> tuple[NDArray[np.bool_], Ints]:
         new = (level > max(LASTING_MIN, 6 * apart)) & (since < 0)
         since[new] = end - 1
     return since >= 0, since
-
-
-def _measured(table: StepTable) -> frozenset[int]:
-    """Paths of which anything is known."""
-    groups = [transfer.groups for transfer in table.transfers]
-    return frozenset(np.concatenate(groups).tolist()) if groups else frozenset()
-
-
-def _parts(table: StepTable) -> list[Part]:
-    """Every part of the job with the measured paths that use it."""
-    layout = table.layout
-    sets: dict[tuple[str, str], set[int]] = defaultdict(set)
-    ranks: dict[tuple[str, str], set[int]] = defaultdict(set)
-    for path in sorted(_measured(table)):
-        members = table.paths.of_group(path)
-        nodes = layout.node[members]
-        crosses = len(np.unique(nodes)) > 1
-        for rank in members.tolist():
-            node = int(layout.node[rank])
-            if node == UNKNOWN:
-                continue
-            names = (("nic", layout.nic[rank]), ("leaf", layout.leaf[rank])) if crosses else (
-                ("nvlink", f"nvlink:n{node}:g{layout.gpu[rank]}"),
-            )  # fmt: skip
-            for key in (*names, ("node", f"node {node}")):
-                if key[1]:
-                    sets[key].add(path)
-                    ranks[key].add(rank)
-    for rank, leaf in enumerate(layout.leaf):
-        if ("leaf", leaf) in ranks:
-            ranks["leaf", leaf].add(rank)
-    for node in np.unique(layout.node).tolist():
-        if ("node", f"node {node}") in ranks:
-            ranks["node", f"node {node}"].update(layout.node_ranks(node))
-    return [Part(key[0], key[1], tuple(sorted(ranks[key])), frozenset(sets[key])) for key in sets]
-
-
-_SIZE: Final = {"nvlink": 0, "nic": 1, "node": 2, "leaf": 3}
-
-
-def _best(parts: list[Part], slow: set[int]) -> tuple[float, tuple[Part, ...]] | None:
-    """(F1, the parts that reach it, of the smallest kind); None where nothing fits."""
-    scored = [(2 * len(slow & part.paths) / (len(slow) + len(part.paths)), part) for part in parts]
-    scored = [one for one in scored if one[0] > 0]
-    if not scored:
-        return None
-    # a part all of whose paths are slow may be one of several faults: it is scored by its own paths too
-    whole = [(len(slow & part.paths) / len(part.paths), part) for _, part in scored]
-    top = max(fit for fit, _ in scored)
-    if top < FITS_MIN:
-        candidates = [part for fit, part in whole if fit >= 1.0 and len(part.paths) > 1]
-        if not candidates:
-            return None
-        most = max(len(part.paths) for part in candidates)
-        same = [part for part in candidates if len(part.paths) == most]
-        return 1.0, _smallest(same)
-    return top, _smallest([part for fit, part in scored if fit > top - 1e-9])
-
-
-def _smallest(parts: list[Part]) -> tuple[Part, ...]:
-    size = min(_SIZE[part.kind] for part in parts)
-    return tuple(part for part in parts if _SIZE[part.kind] == size)
