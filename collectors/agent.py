@@ -177,6 +177,7 @@ class Agent:
             self._spool.report_drops,
             self._mind_budget,
             self._mind_pollers,
+            self._begin_looks,
         ):
             try:
                 part()
@@ -194,6 +195,11 @@ class Agent:
             for event in self._news.fresh(source.name, reading):
                 self._release_gpus(event)
                 self.emit(wire_events.of_source(source.name, event, self._clock.now_ns()))
+
+    def _begin_looks(self) -> None:
+        """Last, so that no source competes with the tick for the interpreter."""
+        assert self._supervisor is not None
+        self._supervisor.begin()
 
     def _release_gpus(self, event: SourceEvent) -> None:
         """A reset that the driver asks for is blocked by whoever has it open, us too."""

@@ -16,6 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+import msgspec
+
 from collectors import pollers, sources
 from collectors.sources.base import FIRST_SAMPLE, RESET, Reading, Sample, Source, SourceEvent
 from collectors.sources.tree import Tree
@@ -60,7 +62,7 @@ def snapshots(roots: list[Path]) -> list[Tree]:
 def _begun_again(reading: Reading) -> Reading:
     """The first look after a reboot: counters have no change, since all of them were set back."""
     samples = [
-        replace(sample, quality=RESET) if sample.quality == FIRST_SAMPLE else sample
+        msgspec.structs.replace(sample, quality=RESET) if sample.quality == FIRST_SAMPLE else sample
         for sample in reading.samples
     ]
     return Reading(samples, reading.events)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
 
+import msgspec
+
 from collectors.minute import MetricSpec
 from collectors.sources.tree import Tree
 from collectors.wire.records import Severity
@@ -17,15 +19,17 @@ FIRST_SAMPLE: Final = "first_sample"
 RESET: Final = "reset"
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One value. None has its reason in ``quality``; a value that is there may have one, too."""
+class Sample(msgspec.Struct, frozen=True, gc=False):
+    """One value. None has its reason in ``quality``; a value that is there may have one, too.
+
+    A struct, since thousands are made a second: a frozen dataclass costs six times as much.
+    """
 
     entity: str
     metric: str
     value: float | None
     quality: str = OK
-    labels: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = {}
     """what tells samples of one entity and metric apart, such as a MIG instance"""
 
 

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from collectors.sources.base import FIRST_SAMPLE, OK, RESET, Sample
 
 SATURATED: Final = "saturated"
@@ -44,21 +46,23 @@ class Counter:
 PLAIN: Final = Counter()
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(msgspec.Struct, frozen=True, gc=False):
     """One value as it was read; None has its reason in ``quality``."""
 
     value: int | None
     quality: str = OK
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True, gc=False):
     """What a counter did since the look before; None has its reason in ``quality``."""
 
     delta: int | None
     per_s: float | None
     quality: str = OK
+
+
+STANDS: Final = Change(0, 0.0)
+"""Nothing was counted."""
 
 
 class CounterGroup:
@@ -82,9 +86,14 @@ class CounterGroup:
         fallen = {name for name, value in known.items() if value < self._last.get(name, 0)}
         wrapped = {name for name in fallen if len(fallen) == 1 and self._may_have_wrapped(name, known[name])}
         self.fell = tuple(sorted(fallen - wrapped))
-        changes = {}
+        changes, last = {}, self._last
         for name, count in counts.items():
-            changes[name] = self._change(name, count, passed_s, name in wrapped)
+            value = count.value
+            stands = passed_s > 0 and value is not None and last.get(name) == value
+            if stands and not self.kind(name).is_saturated(value or 0):
+                changes[name] = STANDS  # as most do at most looks
+            else:
+                changes[name] = self._change(name, count, passed_s, name in wrapped)
         self._last, self._at_s = known, at_s
         return changes
 
@@ -125,6 +134,9 @@ def samples(
 ) -> Iterator[Sample]:
     """``<name>_total``, ``<name>_delta_count`` and ``<name>_per_s`` of each counter. All ones are unknown."""
     for name, count in counts.items():
+        if changes[name] is STANDS and count.value is not None:
+            yield from _standing(entity, name, count.value)
+            continue
         total, delta, per_s = _metrics(name)
         full = count.value is not None and group.kind(name).is_saturated(count.value)
         value, quality = (None, SATURATED) if full else (count.value, count.quality)
@@ -138,3 +150,10 @@ def samples(
 def _metrics(name: str) -> tuple[str, str, str]:
     lower = name.lower()
     return f"{lower}_total", f"{lower}_delta_count", f"{lower}_per_s"
+
+
+@functools.lru_cache(maxsize=4_096)
+def _standing(entity: str, name: str, value: int) -> tuple[Sample, Sample, Sample]:
+    """The samples of a counter that stands: the same at each look, so they are made once."""
+    total, delta, per_s = _metrics(name)
+    return Sample(entity, total, value), Sample(entity, delta, 0), Sample(entity, per_s, 0.0)

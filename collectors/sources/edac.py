@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from collectors.minute import MetricSpec
 from collectors.sources.base import Attribute, Reading, Sample, SourceEvent

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -29,7 +29,7 @@ from collectors.sources.counters import (
 from collectors.sources.ethtool import KernelStats, is_kept, parse
 from collectors.sources.infiniband import COUNTERS_PERIOD_S, set_back
 from collectors.sources.pci_places import rdma_of_netdev
-from collectors.sources.tree import Tree, reason
+from collectors.sources.tree import KeptFiles, Tree, reason
 from collectors.wire.records import Severity
 
 ROOT: Final = "sys/class/net"
@@ -86,16 +86,18 @@ class EthernetSource:
     def __init__(self) -> None:
         self._nics: dict[str, _Nic] = {}
         self._kernel = KernelStats()
+        self._files = KeptFiles()
         self._found_at_s: float | None = None
 
     def read(self, tree: Tree, at_s: float) -> Reading:
         found: list[Sample] = []
         events: list[SourceEvent] = []
         if tree.is_due(self._found_at_s, at_s, COUNTERS_PERIOD_S):
+            self._files.close()
             self._nics = {netdev: self._nics.get(netdev) or _Nic() for netdev in netdevs(tree)}
             self._found_at_s = at_s
         for netdev, nic in self._nics.items():
-            look = _Look(tree, netdev, nic, at_s)
+            look = _Look(tree, self._files, netdev, nic, at_s)
             found += look.samples(self._statistics(tree, netdev, look.is_quick))
             events += look.events()
         return Reading(found, events)
@@ -130,11 +132,18 @@ def _is_quick(name: str) -> bool:
     return _QUICK.match(name) is not None
 
 
+@functools.lru_cache(maxsize=4_096)
+def _pause_metric(name: str) -> str | None:
+    """The share of time of a counter of microseconds; None for other counters."""
+    match = _PAUSE_US.fullmatch(name)
+    return None if match is None else f"{match[1]}_pause_ratio"
+
+
 class _Look:
     """One look at one device."""
 
-    def __init__(self, tree: Tree, netdev: str, nic: _Nic, at_s: float) -> None:
-        self._tree, self._netdev, self._nic, self._at_s = tree, netdev, nic, at_s
+    def __init__(self, tree: Tree, files: KeptFiles, netdev: str, nic: _Nic, at_s: float) -> None:
+        self._tree, self._files, self._netdev, self._nic, self._at_s = tree, files, netdev, nic, at_s
         self._entity = f"nic/{netdev}"
         self._up = self._is_up()
         is_due = tree.is_due(nic.counted_at_s, at_s, COUNTERS_PERIOD_S)
@@ -154,10 +163,14 @@ class _Look:
             self._nic.counted_at_s = self._at_s
         return found + self._nic.kept
 
-    def _count(self, name: str) -> Count | None:
+    def _carrier_changes(self) -> Count | None:
+        """None where the kernel does not count them."""
+        return self._count(lambda: self._files.text(self._tree, f"{ROOT}/{self._netdev}/carrier_changes"))
+
+    def _count(self, read: Callable[[], str]) -> Count | None:
         """A file of the device; None where it is not there."""
         try:
-            return parsed(self._tree.read_text(f"{ROOT}/{self._netdev}/{name}", 4_096))
+            return parsed(read())
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -165,7 +178,7 @@ class _Look:
 
     def _is_up(self) -> bool | None:
         try:
-            state = self._tree.read_text(f"{ROOT}/{self._netdev}/operstate", 64).strip()
+            state = self._files.text(self._tree, f"{ROOT}/{self._netdev}/operstate").strip()
         except OSError:
             return None
         return {"up": True, "down": False, "lowerlayerdown": False, "dormant": False}.get(state)
@@ -178,16 +191,19 @@ class _Look:
             None if up is None else int(up),
             OK if up is not None else "unknown",
         )
-        carrier = self._count("carrier_changes")
+        carrier = self._carrier_changes()
         counts = {} if carrier is None else {"carrier_changes": carrier}
         self._changes = self._nic.link.update(counts, self._at_s)
         yield from samples(self._entity, self._nic.link, counts, self._changes)
+
+    def _told_speed(self) -> str:
+        return self._tree.read_text(f"{ROOT}/{self._netdev}/speed", 4_096)
 
     def _speed(self) -> Iterator[Sample]:
         """The file of a device without a link fails with EINVAL, and is then never read again: not asked."""
         if self._up is False:
             yield Sample(self._entity, "speed_gbps", None, "link_down")
-        elif self._up and (count := self._count("speed")) is not None:
+        elif self._up and (count := self._count(self._told_speed)) is not None:
             mbps, quality = count.value, count.quality
             if quality == UNREADABLE:  # "-1": a driver that has no speed, as of virtual devices
                 quality = NOT_AVAILABLE
@@ -240,14 +256,14 @@ class _Look:
     def _pauses(self, changes: Mapping[str, Change]) -> Iterator[Sample]:
         """Which part of the time a priority stood still; the driver counts microseconds."""
         for name, change in changes.items():
-            if (match := _PAUSE_US.fullmatch(name)) is None:
+            if (metric := _pause_metric(name)) is None:
                 continue
             ratio, quality = change.per_s, change.quality
             if ratio is not None:
                 ratio /= 1e6
                 if ratio > PAUSE_RATIO_MAX:
                     ratio, quality = None, "out_of_range"
-            yield Sample(self._entity, f"{match[1]}_pause_ratio", ratio, quality)
+            yield Sample(self._entity, metric, ratio, quality)
 
     def events(self) -> Iterator[SourceEvent]:
         self._nic.was_up |= self._up is True

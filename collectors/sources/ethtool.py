@@ -12,6 +12,7 @@ import re
 import socket
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from collectors.sources.counters import Count, parsed
@@ -26,6 +27,9 @@ _GSSET_INFO: Final = 0x37
 _SET_OF_STATS: Final = 1
 _NAME_BYTES: Final = 32
 _ASKED_MAX: Final = 65_536
+_STATS_HEAD: Final = struct.Struct("=II")
+_ROOM: Final = 1_024
+"""Statistics beyond those that were counted: a device that got more queues meanwhile fills in more."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,96}")
 _OF_A_QUEUE: Final = re.compile(r"(rx|tx|ch|xsk|ptp)\w*?_?\d+_(?!.*phy)|\w*queue_?\d+", re.IGNORECASE)
 _OF_A_PRIORITY: Final = re.compile(r"[rt]x_prio\d")
@@ -43,18 +47,37 @@ def parse(text: str, wanted: Callable[[str], bool] = is_kept) -> dict[str, Count
     """Statistic -> value. Lines that are none are passed over: "no stats available" is an answer, too."""
     found: dict[str, Count] = {}
     for line in text.splitlines():
-        name, colon, value = line.strip().rpartition(":")
-        if colon and value.strip() and wanted(name) and len(found) < STATS_MAX:
-            found[name] = parsed(value)
+        told = _statistic(line)
+        if told is not None and wanted(told[0]) and len(found) < STATS_MAX:
+            found[told[0]] = told[1]
     return found
 
 
+@functools.lru_cache(maxsize=4_096)
+def _statistic(line: str) -> tuple[str, Count] | None:
+    """(name, value) of one line. What counts errors prints the same line at each look."""
+    name, colon, value = line.strip().rpartition(":")
+    return (name, parsed(value)) if colon and value.strip() else None
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is remembered of one device: how many statistics it has, and where those are that are kept."""
+
+    count: int
+    kept: list[tuple[int, str]]
+    block: array.array[int]
+    """what the kernel fills at each look; some drivers tell thousands, so it is made once"""
+    chosen: dict[Callable[[str], bool], list[tuple[int, str]]] = field(default_factory=dict)
+    """what is wanted -> places and names of that"""
+
+
 class KernelStats:
-    """Asks the kernel for statistics of its devices. Names are asked for once per device."""
+    """Asks the kernel of this machine. The names of a device are asked again when their number changes."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, tuple[int, list[tuple[int, str]]]] = {}
-        """device -> how many statistics it has, and the place and name of those that are kept"""
+        self._devices: dict[str, _Known] = {}
+        self._socket: socket.socket | None = None
 
     def read(self, netdev: str, wanted: Callable[[str], bool] = is_kept) -> dict[str, Count]:
         """Statistic -> value, of those that are kept and ``wanted``.
@@ -62,15 +85,19 @@ class KernelStats:
         Raises:
             OSError: the device is gone, or its driver has none.
         """
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-            count = self._count(sock, netdev)
-            known, kept = self._kept.get(netdev, (-1, []))
-            if known != count:
-                named = enumerate(self._strings(sock, netdev, count))
-                kept = [(at, name) for at, name in named if is_kept(name)][:STATS_MAX]
-                self._kept[netdev] = count, kept
-            values = self._values(sock, netdev, count)
-        return {name: Count(values[at]) for at, name in kept if wanted(name)}
+        if self._socket is None:
+            self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        count = self._count(self._socket, netdev)
+        known = self._devices.get(netdev)
+        if known is None or known.count != count:
+            named = enumerate(self._strings(self._socket, netdev, count))
+            kept = [(at, name) for at, name in named if is_kept(name)][:STATS_MAX]
+            known = _Known(count, kept, array.array("B", bytes(_STATS_HEAD.size + 8 * (count + _ROOM))))
+            self._devices[netdev] = known
+        if wanted not in known.chosen:
+            known.chosen[wanted] = [(at, name) for at, name in known.kept if wanted(name)]
+        values = self._values(self._socket, netdev, known)
+        return {name: Count(values[at]) for at, name in known.chosen[wanted]}
 
     def _count(self, sock: socket.socket, netdev: str) -> int:
         block = array.array("B", struct.pack("=IIQI", _GSSET_INFO, 0, 1 << _SET_OF_STATS, 0))
@@ -86,11 +113,11 @@ class KernelStats:
         names = (text[at : at + _NAME_BYTES] for at in range(0, len(text), _NAME_BYTES))
         return [name.split(b"\0")[0].decode("ascii", "replace") for name in names]
 
-    def _values(self, sock: socket.socket, netdev: str, count: int) -> tuple[int, ...]:
-        head = struct.pack("=II", _GSTATS, count)
-        block = array.array("B", head + bytes(8 * count))
-        _ask(sock, netdev, block)
-        return struct.unpack(f"={count}Q", block.tobytes()[len(head) :])
+    def _values(self, sock: socket.socket, netdev: str, known: _Known) -> memoryview:
+        """One number of 64 bits for each statistic; of thousands only what is asked for becomes an object."""
+        _STATS_HEAD.pack_into(known.block, 0, _GSTATS, known.count)
+        _ask(sock, netdev, known.block)
+        return memoryview(known.block)[_STATS_HEAD.size :].cast("Q")[: known.count]
 
 
 def _ask(sock: socket.socket, netdev: str, block: array.array[int]) -> None:

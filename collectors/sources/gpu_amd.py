@@ -14,8 +14,10 @@ import contextlib
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+from msgspec.structs import replace
 
 from collectors.minute import MetricSpec
 from collectors.sources.base import HOST, Reading, Sample, SourceEvent

@@ -11,10 +11,11 @@ import functools
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from http.client import HTTPException
 from typing import Final
 from urllib.request import urlopen
+
+from msgspec.structs import replace
 
 from collectors.minute import MetricSpec
 from collectors.sources.base import HOST, Reading, Sample

@@ -12,8 +12,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from collectors.minute import MetricSpec
 from collectors.sources.base import HOST, Attribute, Reading, Sample, SourceEvent

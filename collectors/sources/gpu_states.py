@@ -6,8 +6,10 @@ In: values per GPU of one look. Out: standing events, and samples whose value ca
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+from msgspec.structs import replace
 
 from collectors.sources.base import Attribute, Sample, SourceEvent
 from collectors.sources.gpu_metrics import reasons

@@ -18,7 +18,7 @@ from collectors.sources.base import OK, Attribute, Reading, Sample, SourceEvent
 from collectors.sources.counters import SATURATED, Change, Count, Counter, CounterGroup, parsed, samples
 from collectors.sources.gpu_identity import inventory
 from collectors.sources.pci_places import device_bdf, netdev_of_rdma
-from collectors.sources.tree import Tree, printable, reason
+from collectors.sources.tree import KeptFiles, Tree, printable, reason
 
 ROOT: Final = "sys/class/infiniband"
 LINK_DOWN: Final = "link_down"
@@ -115,15 +115,17 @@ class InfinibandSource:
         self._places: list[tuple[str, int, bool, _Port]] = []
         """device, port number, whether the inventory has it"""
         self._found_at_s: float | None = None
+        self._files = KeptFiles()
 
     def read(self, tree: Tree, at_s: float) -> Reading:
         found: list[Sample] = []
         events: list[SourceEvent] = []
         if tree.is_due(self._found_at_s, at_s, COUNTERS_PERIOD_S):
+            self._files.close()
             self._find(tree)
             self._found_at_s = at_s
         for device, number, is_expected, port in self._places:
-            view = _View(tree, device, number, port, at_s)
+            view = _View(tree, self._files, device, number, port, at_s)
             found += view.samples()
             events += view.events(is_expected)
         return Reading(found, events)
@@ -181,12 +183,14 @@ def rate_of(text: str) -> tuple[float | None, str]:
 class _View:
     """One look at one port."""
 
-    def __init__(self, tree: Tree, device: str, number: int, port: _Port, at_s: float) -> None:
+    def __init__(
+        self, tree: Tree, files: KeptFiles, device: str, number: int, port: _Port, at_s: float
+    ) -> None:
         self._tree, self._device, self._port, self._at_s = tree, device, port, at_s
         self._number = number
         self._folder = f"{ROOT}/{device}/ports/{number}"
         self._entity = f"port/{device}/{number}"
-        self._state = _text(tree, f"{self._folder}/state")
+        self._state = _kept(files, tree, f"{self._folder}/state")
         is_due = tree.is_due(port.counted_at_s, at_s, COUNTERS_PERIOD_S)
         self._is_quick = not is_due and self._state == port.state
         """nothing happened since the look before, so that only the state is read"""
@@ -334,3 +338,12 @@ def _text(tree: Tree, path: str) -> str | None:
     except OSError:
         return None
     return printable(text) or None
+
+
+def _kept(files: KeptFiles, tree: Tree, path: str) -> str | None:
+    """The same of a file that is read at each look."""
+    try:
+        text = files.text(tree, path).strip()
+    except OSError:
+        return None
+    return printable(text[:256]) or None

@@ -69,7 +69,7 @@ class KernelLogSource:
     def read(self, tree: Tree, at_s: float) -> Reading:
         records, quality = self._records(tree)
         readable = Sample(HOST, "kernel_log_readable_count", 1 if quality == OK else None, quality)
-        if not records and tree.is_live:
+        if not records and tree.is_paced:
             return Reading([readable])
         self._see_boot(tree.boot_id())
         place = Place(tree, _boot_ns(tree), self._listed)

@@ -104,21 +104,33 @@ def _begin(line: str) -> NfsMount | None:
 
 
 def _take(mount: NfsMount, line: str) -> None:
-    key, _, rest = line.strip().partition(":")
+    key, _, rest = line.partition(":")
+    key = key.strip()
+    if key.isupper():  # most lines are those of operations, and most of them the same at each look
+        if len(mount.ops) < OPS_MAX and (told := _op(line)) is not None:
+            mount.ops[told[0]] = told[1]
+    elif key == "age":
+        words = rest.split(maxsplit=1)
+        mount.age_s = int(words[0]) if words and _is_number(words[0]) else mount.age_s
+    elif key == "bytes":
+        words = rest.split()
+        if len(words) >= 6 and all(map(_is_number, words[:6])):
+            mount.bytes_moved = tuple(int(word) for word in words[:6])
+    elif key == "xprt" and (moved := _transport(rest)) is not None:
+        mount.sends += moved[0]
+        mount.receives += moved[1]
+        mount.transports += 1
+
+
+@functools.lru_cache(maxsize=1_024)
+def _transport(rest: str) -> tuple[int, int] | None:
+    """(sends, receives) of a transport; one without traffic prints the same line at each look."""
     words = rest.split()
-    if key == "age" and words and _is_number(words[0]):
-        mount.age_s = int(words[0])
-    elif key == "bytes" and len(words) >= 6 and all(map(_is_number, words[:6])):
-        mount.bytes_moved = tuple(int(word) for word in words[:6])
-    elif key == "xprt" and words:
-        at = _SENDS_AT.get(words[0])
-        numbers = words[1:]
-        if at is not None and len(numbers) > at + 1 and all(map(_is_number, numbers[at : at + 2])):
-            mount.sends += int(numbers[at])
-            mount.receives += int(numbers[at + 1])
-            mount.transports += 1
-    elif len(mount.ops) < OPS_MAX and (told := _op(line)) is not None:
-        mount.ops[told[0]] = told[1]
+    at = _SENDS_AT.get(words[0]) if words else None
+    numbers = words[1:]
+    if at is None or len(numbers) <= at + 1 or not all(map(_is_number, numbers[at : at + 2])):
+        return None
+    return int(numbers[at]), int(numbers[at + 1])
 
 
 @functools.lru_cache(maxsize=4_096)

@@ -20,6 +20,8 @@ _EINVAL: Final[dict[str, set[str]]] = {}
 _SYSFS: Final = ("sys/class/", "sys/bus/")
 """Attributes of devices; what else lies below sys (control groups, debugfs) may come in pieces."""
 _PAGE_BYTES: Final = 4_096
+KEPT_OPEN_MAX: Final = 160
+"""Descriptors of one source: the state of 64 network devices, or of 128 ports."""
 _ERROR_WORDS: Final = {errno.ENOENT: "not_available", errno.EOPNOTSUPP: "eopnotsupp"}
 """Where the errno's own word is another: EOPNOTSUPP has the number of ENOTSUP."""
 
@@ -34,9 +36,8 @@ class Tree:
         """joined by hand: thousands of small files are read a minute"""
         self._real_root = os.path.realpath(root)
         self._errors = self._recorded_errors()
-        self._refused: set[str] = (
-            _EINVAL.setdefault(str(root), set()) if earlier is None else earlier._refused
-        )
+        self.refused: set[str] = _EINVAL.setdefault(str(root), set()) if earlier is None else earlier.refused
+        """names of files that gave EINVAL"""
 
     @property
     def is_live(self) -> bool:
@@ -53,7 +54,7 @@ class Tree:
 
     def read_bytes(self, name: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
         """The start of a file. Raises ``OSError``."""
-        if name in self._refused:
+        if name in self.refused:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), name)
         try:
             fd = self.open(name)
@@ -63,7 +64,7 @@ class Tree:
                 os.close(fd)
         except OSError as error:
             if error.errno == errno.EINVAL:
-                self._refused.add(name)
+                self.refused.add(name)
             raise
 
     def open(self, name: str) -> int:
@@ -129,6 +130,43 @@ class Tree:
         if not isinstance(recorded, dict):
             return {}
         return {str(name): getattr(errno, str(word), errno.EIO) for name, word in recorded.items()}
+
+
+class KeptFiles:
+    """Small files of one source that are read at each look, of a machine through descriptors that stay open.
+
+    An attribute of sysfs is made anew when it is read at its start; of a device that is gone it fails. The
+    name may have gone to another device: who finds the devices again forgets the files with ``close``.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[str, int] = {}
+        self._tree: Tree | None = None
+
+    def text(self, tree: Tree, name: str) -> str:
+        """Up to a page of a file. Raises ``OSError``."""
+        if not tree.is_paced or name in tree.refused:
+            return tree.read_text(name, _PAGE_BYTES)
+        if tree is not self._tree:
+            self.close()
+            self._tree = tree
+        try:
+            fd = self._open.get(name)
+            if fd is None:
+                if len(self._open) >= KEPT_OPEN_MAX:
+                    return tree.read_text(name, _PAGE_BYTES)
+                fd = self._open[name] = tree.open(name)
+            return os.pread(fd, _PAGE_BYTES, 0).decode("utf-8", "replace")
+        except OSError:
+            if name not in self._open:
+                raise
+            os.close(self._open.pop(name))
+            return tree.read_text(name, _PAGE_BYTES)
+
+    def close(self) -> None:
+        """Forgets all."""
+        while self._open:
+            os.close(self._open.popitem()[1])
 
 
 def reason(error: OSError) -> str:

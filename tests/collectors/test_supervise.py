@@ -39,29 +39,33 @@ class Scripted:
 
 
 class Bench:
-    def __init__(self) -> None:
+    def __init__(self, bad_first: bool = False) -> None:
         self.clock = FakeClock()
         self.good, self.bad = Scripted("good"), Scripted("bad")
         self.told: list[tuple[str, str, bool]] = []
-        self.supervisor = Supervisor(
-            [self.good, self.bad], Tree(), self.clock, lambda *said: self.told.append(said)
-        )
+        order = [self.bad, self.good] if bad_first else [self.good, self.bad]
+        self.supervisor = Supervisor(order, Tree(), self.clock, lambda *said: self.told.append(said))
 
     def second(self) -> list[str]:
         """One tick, and the time the threads need for what it began; names of the sources that gave data."""
         names = [source.name for source, _ in self.supervisor.tick()]
+        self.supervisor.begin()
         self.settle()
         self.clock.advance(1.0)
         return names
 
     def settle(self) -> None:
-        """Waits for the threads of the sources that do not hang."""
+        """Waits for the threads, but for one that hangs in the bad source."""
         end_s = time.monotonic() + 5
-        for runner in self.supervisor._runners:
-            source = runner.source
-            assert isinstance(source, Scripted)
-            while source.gate.is_set() and runner._started_s is not None and time.monotonic() < end_s:
-                time.sleep(0.001)
+        while time.monotonic() < end_s:
+            busy = [worker for worker in self.supervisor._workers if not worker.is_free]
+            hanging = sum(
+                runner._started_s is not None and not runner.source.gate.is_set()  # type: ignore[attr-defined]
+                for runner in self.supervisor._runners
+            )
+            if len(busy) <= hanging:
+                return
+            time.sleep(0.001)
 
     def seconds(self, count: int) -> list[list[str]]:
         return [self.second() for _ in range(count)]
@@ -109,6 +113,29 @@ def test_a_source_that_hangs_is_told_once_and_the_other_goes_on(bench: Bench) ->
     bench.seconds(3)
     assert bench.bad.looks > looks
     assert bench.told[-1] == ("bad", "gives data again", False)
+
+
+def test_what_waits_behind_a_source_that_hangs_goes_on_at_the_next_second() -> None:
+    bench = Bench(bad_first=True)
+    bench.bad.gate.clear()
+    assert bench.seconds(5) == [[], [], ["good"], ["good"], ["good"]]
+    assert bench.supervisor.status() == {"bad": "hangs since 2 s or more", "good": "ok"}
+    bench.bad.gate.set()
+    bench.settle()
+    assert bench.seconds(2)[0] == ["bad", "good"]
+    bench.supervisor.stop()
+
+
+def test_looks_of_one_second_share_a_thread_and_none_is_left_behind(bench: Bench) -> None:
+    bench.seconds(5)
+    assert len(bench.supervisor._workers) == 1
+    for _ in range(3):
+        bench.bad.gate.clear()
+        bench.seconds(2)
+        bench.bad.gate.set()
+        bench.settle()
+        bench.second()
+    assert len(bench.supervisor._workers) == 2
 
 
 def test_a_hanging_source_does_not_keep_the_agent_from_stopping(bench: Bench) -> None:

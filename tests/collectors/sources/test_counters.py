@@ -99,3 +99,23 @@ def test_a_change_is_never_negative_and_never_more_than_the_counter_holds(values
         for change in group.update({name: Count(value) for name in KINDS}, float(at_s)).values():
             assert change.delta is None or 0 <= change.delta < 2**64
             assert (change.delta is None) == (change.quality != "ok")
+
+
+def test_a_counter_that_stands_has_a_change_of_0_and_one_at_all_ones_has_none() -> None:
+    group = CounterGroup({"full": Counter(8, saturates=True)})
+    counts = {"still": Count(7), "full": Count(255), "unread": Count(None, "eperm")}
+    group.update(counts, 0.0)
+    changes = group.update(counts, 10.0)
+    assert [(one.metric, one.value, one.quality) for one in samples("port/x/1", group, counts, changes)] == [
+        ("still_total", 7, "ok"), ("still_delta_count", 0, "ok"), ("still_per_s", 0.0, "ok"),
+        ("full_total", None, "saturated"), ("full_delta_count", None, "saturated"),
+        ("full_per_s", None, "saturated"),
+        ("unread_total", None, "eperm"), ("unread_delta_count", None, "eperm"),
+        ("unread_per_s", None, "eperm"),
+    ]  # fmt: skip
+
+
+def test_a_second_look_at_the_same_moment_has_no_rate() -> None:
+    group = CounterGroup({})
+    group.update({"still": Count(7)}, 5.0)
+    assert group.update({"still": Count(7)}, 5.0)["still"] == Change(None, None, "first_sample")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.sources.tree import Tree
+from collectors.sources.tree import KEPT_OPEN_MAX, KeptFiles, Tree
 from tests.collectors.sources.trees import write
 
 
@@ -43,3 +43,54 @@ def test_an_attribute_of_more_than_a_page_is_read_on(tmp_path: Path) -> None:
     write(tmp_path, {"sys/class/x/y": "a" * 70_000})
     assert len(Tree(tmp_path).read_bytes("sys/class/x/y")) == 70_000
     assert len(Tree(tmp_path).read_bytes("sys/class/x/y", 5_000)) == 5_000
+
+
+class Machine(Tree):
+    """A tree that is looked at once a period, as a machine is."""
+
+    is_paced = True
+
+
+def test_a_kept_file_is_opened_once_and_read_anew_at_each_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = Machine(write(tmp_path, {"sys/class/net/a/operstate": "up"}))
+    files, opened = KeptFiles(), list[str]()
+
+    def noted(name: str) -> int:
+        opened.append(name)
+        return Tree.open(tree, name)
+
+    monkeypatch.setattr(tree, "open", noted)
+    assert files.text(tree, "sys/class/net/a/operstate") == "up"
+    (tmp_path / "sys/class/net/a/operstate").write_text("down")
+    assert files.text(tree, "sys/class/net/a/operstate") == "down" and len(opened) == 1
+
+
+def test_a_kept_file_whose_device_is_gone_fails_and_one_that_came_back_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "sys/class/net/a/operstate"
+    tree, files = Machine(write(tmp_path, {name: "up"})), KeptFiles()
+    assert files.text(tree, name) == "up"
+    (tmp_path / name).unlink()
+
+    def gone(_fd: int, _size: int, _offset: int) -> bytes:
+        raise OSError(19, "No such device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pread", gone)
+        with pytest.raises(FileNotFoundError):
+            files.text(tree, name)
+    write(tmp_path, {name: "dormant"})
+    assert files.text(tree, name) == "dormant"
+
+
+def test_no_more_files_are_kept_open_than_a_source_may(tmp_path: Path) -> None:
+    names = [f"sys/class/net/n{number}/operstate" for number in range(KEPT_OPEN_MAX + 8)]
+    tree, files = Machine(write(tmp_path, dict.fromkeys(names, "up"))), KeptFiles()
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    assert {files.text(tree, name) for name in names} == {"up"}
+    assert len(os.listdir("/proc/self/fd")) == before + KEPT_OPEN_MAX  # noqa: PTH208
+    files.close()
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
