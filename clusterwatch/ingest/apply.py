@@ -26,6 +26,7 @@ _TABLES: Final[dict[type, tuple[str, ...]]] = {
     records.Block: ("node_minute", "raw_block"),
     records.Event: ("event",),
     records.Steps: ("steps",),
+    records.Edges: ("edges",),
     records.Trace: ("trace",),
     records.Stacks: ("stacks",),
     records.PhaseChange: ("phase",),
@@ -255,10 +256,10 @@ def _dropped_row(rows: series.Rows, item: _Item, job_id: int | None, captures: s
     )
 
 
-def _steps_row(rows: series.Rows, item: _Item, job_id: int | None, captures: set[tuple[int, int]]) -> None:
+def _told_row(rows: series.Rows, item: _Item, job_id: int | None, captures: set[tuple[int, int]]) -> None:
     assert job_id is not None  # the record names its job
     origin = (item.origin.cluster_id, item.origin.node_id, item.origin.epoch)
-    rows.add_steps(origin, item.sequence, job_id, item.record)
+    rows.add_told(_TABLES[type(item.record)][0], origin, item.sequence, job_id, item.record)
 
 
 def _trace_row(rows: series.Rows, item: _Item, job_id: int | None, captures: set[tuple[int, int]]) -> None:
@@ -297,7 +298,8 @@ def _phase_row(rows: series.Rows, item: _Item, job_id: int | None, captures: set
 _ROWS: Final[dict[type, Any]] = {
     records.Event: _event_row,
     records.Dropped: _dropped_row,
-    records.Steps: _steps_row,
+    records.Steps: _told_row,
+    records.Edges: _told_row,
     records.Trace: _trace_row,
     records.Stacks: _stacks_row,
     records.PhaseChange: _phase_row,

@@ -212,6 +212,26 @@ def _check_steps(record: records.Steps) -> None:
         raise Rejected("a share of late launches that is no share")
 
 
+def _check_edges(record: records.Edges) -> None:
+    rows = len(record.step)
+    numbers = (record.group, record.op, record.size_bytes, record.count)
+    seconds = (record.sum_s, record.min_s, record.p10_s, record.p50_s)
+    if any(len(column) != rows for column in (*numbers, *seconds)):
+        raise Rejected("edge columns of unequal length")
+    if len(record.ops) > limits.EDGE_OPS_MAX or len(set(record.ops)) != len(record.ops):
+        raise Rejected(f"more than {limits.EDGE_OPS_MAX} operations, or one twice")
+    if any(not 0 <= op < len(record.ops) for op in record.op):
+        raise Rejected("an edge of an operation that is not told")
+    if any(not 0 <= group < limits.GROUPS_PER_RANK_MAX for group in record.group):
+        raise Rejected("an edge of an impossible group")
+    if any(not 0 <= size <= limits.EDGE_SIZE_MAX_BYTES for size in record.size_bytes):
+        raise Rejected("an edge of an impossible size")
+    if any(not 0 < count <= _INT4_MAX for count in record.count):
+        raise Rejected("an edge of no calls, or of too many")
+    if any(not 0 <= taken <= limits.STEP_WAIT_MAX_S for column in seconds for taken in column):
+        raise Rejected("an edge that takes less than nothing, or more than a day")
+
+
 def _check_block(record: records.Block) -> None:
     """A fleet sends 51 blocks a second: headers are looked at once, rollups by numpy, values not at all."""
     blocks.verify_frame(record)
@@ -276,6 +296,7 @@ def _check_dropped(record: records.Dropped) -> None:
 _CHECKERS: Final[dict[type, Any]] = {
     records.RankInventory: _check_rank_inventory,
     records.Steps: _check_steps,
+    records.Edges: _check_edges,
     records.Trace: _check_trace,
     records.Stacks: _check_stacks,
     records.Readings: _check_readings,

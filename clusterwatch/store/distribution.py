@@ -19,7 +19,7 @@ from typing import Final
 
 from django.db import connection
 
-NODE_KEYED: Final = ("raw_block", "node_minute", "steps", "event", "phase", "trace", "stacks")
+NODE_KEYED: Final = ("raw_block", "node_minute", "steps", "edges", "event", "phase", "trace", "stacks")
 """Distributed by ``node_id``, co-located with the first."""
 NODE_STATE: Final = ("node_readings",)
 """One row per node, nothing of its past: distributed like those, but the row is replaced by a newer one, by

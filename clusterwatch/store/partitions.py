@@ -78,6 +78,7 @@ TABLES: Final = {
         SeriesTable("fleet_percentile", 24),
         SeriesTable("map_frame", 24),
         SeriesTable("steps", 24),
+        SeriesTable("edges", 24),
         SeriesTable("job_steps", 7 * 24),
         SeriesTable("trace", 24),
         SeriesTable("stacks", 24),

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from django.db import connection
 
-from clusterwatch.store import cursors, late_minutes, partitions, step_pack
+from clusterwatch.store import cursors, edge_pack, late_minutes, partitions, step_pack
 from clusterwatch.store.answers import MINUTE_NS
 from clusterwatch.store.block_rows import BlockRow, minute_rows, raw_rows
 from clusterwatch.store.block_shapes import BlockShapes
@@ -27,6 +27,15 @@ _HEAD: Final = (
     ("epoch", "text"),
     ("sequence", "int8"),
 )
+_PACKED: Final = (
+    *_HEAD,
+    ("job_id", "int8"),
+    ("attempt", "int4"),
+    ("world", "text"),
+    ("data", "bytea"),
+)
+_PACKERS: Final[dict[str, Any]] = {"steps": step_pack, "edges": edge_pack}
+"""Table -> the module that puts records of ranks of one node into one row."""
 _RANK: Final = (("job_id", "int8"), ("attempt", "int4"), ("world", "text"), ("rank", "int4"))
 
 COLUMNS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
@@ -39,13 +48,8 @@ COLUMNS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("fields", "jsonb"),
         *_RANK,
     ),
-    "steps": (
-        *_HEAD,
-        ("job_id", "int8"),
-        ("attempt", "int4"),
-        ("world", "text"),
-        ("data", "bytea"),
-    ),
+    "steps": _PACKED,
+    "edges": _PACKED,
     "trace": (
         *_HEAD,
         *_RANK,
@@ -96,7 +100,7 @@ class Rows:
         self._rows: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
         self._blocks: list[BlockRow] = []
         self._minutes: list[BlockRow] = []
-        self._steps: dict[tuple[Any, ...], list[tuple[int, records.Steps]]] = defaultdict(list)
+        self._told: dict[tuple[Any, ...], list[tuple[int, Any]]] = defaultdict(list)
 
     def add(self, table: str, row: tuple[Any, ...]) -> None:
         self._rows[table].append(row)
@@ -107,25 +111,31 @@ class Rows:
         if raw:
             self._blocks.append(row)
 
-    def add_steps(
-        self, origin: tuple[int, int, str], sequence: int, job_id: int, record: records.Steps
+    def add_told(
+        self,
+        table: str,
+        origin: tuple[int, int, str],
+        sequence: int,
+        job_id: int,
+        record: records.Steps | records.Edges,
     ) -> None:
-        """One rank's steps; ``write`` puts those that one node told of one job in one minute into one row.
+        """One rank's steps or transfers; ``write`` puts those of one node, job and minute into one row.
 
         Args:
+            table: ``steps`` or ``edges``.
             origin: cluster id, node id, epoch.
         """
         identity, minute_ns = record.id, record.t_ns // MINUTE_NS * MINUTE_NS
-        key = (*origin, job_id, identity.attempt, identity.world, minute_ns)
-        self._steps[key].append((sequence, record))
+        key = (table, *origin, job_id, identity.attempt, identity.world, minute_ns)
+        self._told[key].append((sequence, record))
 
     def __len__(self) -> int:
-        rows = sum(map(len, self._rows.values())) + sum(map(len, self._steps.values()))
+        rows = sum(map(len, self._rows.values())) + sum(map(len, self._told.values()))
         return rows + len(self._blocks) + len(self._minutes)
 
     def write(self) -> None:
         """COPYs every row. Raises what the database says; the caller's transaction is void then."""
-        stepped = self._pack_steps()
+        stepped = self._pack_told()
         with connection.cursor() as cursor:
             for table, rows in sorted(self._rows.items()):
                 columns = COLUMNS[table]
@@ -143,18 +153,21 @@ class Rows:
                         copy.write(_COPY_HEAD + ready + _COPY_END)
         late_minutes.note({(row.cluster_id, row.t_ns) for row in self._minutes} | stepped)
 
-    def _pack_steps(self) -> set[tuple[int, int]]:
-        """The (cluster, minute) pairs of the rows it makes.
+    def _pack_told(self) -> set[tuple[int, int]]:
+        """The (cluster, minute) pairs of the steps among the rows it makes: those have a rollup.
 
         The first record's sequence is that of the row, so a row is as unique as what it is made of.
         """
-        for (cluster_id, node_id, epoch, job_id, attempt, world, _), told in self._steps.items():
-            for part in step_pack.portions(told):
-                steps = [record for _, record in part]
-                head = (cluster_id, node_id, max(record.t_ns for record in steps), epoch, part[0][0])
-                self.add("steps", (*head, job_id, attempt, world, step_pack.pack(steps)))
-        minutes = {(cluster_id, minute_ns) for cluster_id, *_, minute_ns in self._steps}
-        self._steps.clear()
+        minutes = set()
+        for key, told in self._told.items():
+            table, cluster_id, node_id, epoch, job_id, attempt, world, minute_ns = key
+            for part in _PACKERS[table].portions(told):
+                kept = [record for _, record in part]
+                head = (cluster_id, node_id, max(record.t_ns for record in kept), epoch, part[0][0])
+                self.add(table, (*head, job_id, attempt, world, _PACKERS[table].pack(kept)))
+            if table == "steps":
+                minutes.add((cluster_id, minute_ns))
+        self._told.clear()
         return minutes
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
+from clusterwatch.store.byte_planes import deltas, joined, shuffled
 from collectors.wire.records import Steps
 
 LEVEL: Final = 3
@@ -79,11 +80,11 @@ def pack(records: Sequence[Steps]) -> bytes:
     ranks = np.array([record.id.rank for record in records], np.int32)
     steps = np.concatenate([np.array(record.step, np.int64) for record in records])
     ends = np.concatenate([np.array(record.end_ns, np.int64) for record in records]) // _NS_PER_US
-    parts = [ranks.tobytes(), counts.tobytes(), _shuffled(_deltas(steps)), _shuffled(_deltas(ends))]
+    parts = [ranks.tobytes(), counts.tobytes(), shuffled(deltas(steps)), shuffled(deltas(ends))]
     for name in _FLOATS:
         with np.errstate(over="ignore"):  # absurd seconds become infinite and are told by nobody
             column = [_column(record, name) for record in records]
-        parts.append(_shuffled(np.concatenate(column)))
+        parts.append(shuffled(np.concatenate(column)))
     raw = _HEAD.pack(_VERSION, len(records), len(steps)) + b"".join(parts)
     return zstandard.ZstdCompressor(level=LEVEL).compress(raw)
 
@@ -159,28 +160,11 @@ def _decoded(shape: tuple[int, int, int], raws: list[bytes]) -> dict[str, NDArra
         raise StepsDamaged(f"the ranks have {int(sums[sums != count][0])} steps, not {count}")
     found: dict[str, NDArray[Any]] = {"rank": np.repeat(ranks, counts.reshape(-1))}
     for name in ("step", "end_ns"):
-        found[name] = np.cumsum(_joined(taken(8 * count), 8).view(np.int64), axis=1).reshape(-1)
+        found[name] = np.cumsum(joined(taken(8 * count), 8).view(np.int64), axis=1).reshape(-1)
     found["end_ns"] *= _NS_PER_US
     for name in _FLOATS:
         if name in _FLOATS_OF[version]:
-            found[name] = _joined(taken(4 * count), 4).view(np.float32).reshape(-1)
+            found[name] = joined(taken(4 * count), 4).view(np.float32).reshape(-1)
         else:
             found[name] = np.full(len(raws) * count, np.nan, np.float32)
     return found
-
-
-def _deltas(numbers: Numbers) -> Numbers:
-    """Differences to the number before; the first one as it is. Overflow wraps and is undone by the sum."""
-    return np.diff(numbers, prepend=np.zeros(1, np.int64))
-
-
-def _shuffled(numbers: NDArray[np.generic]) -> bytes:
-    """All lowest bytes first."""
-    size = numbers.dtype.itemsize
-    return np.ascontiguousarray(numbers).view(np.uint8).reshape(-1, size).T.tobytes()
-
-
-def _joined(planes: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    """Bytes of numbers of ``size`` bytes each, one after the other, by frame: shape (F, count * size)."""
-    frames = len(planes)
-    return np.ascontiguousarray(planes.reshape(frames, size, -1).transpose(0, 2, 1)).reshape(frames, -1)

@@ -43,6 +43,8 @@ STEP_WAIT_MAX_S: Final = 86_400.0
 
 EDGE_OPS_MAX: Final = 64
 """Different calls that one ``Edges`` may name; torch has about twenty."""
+EDGE_SIZE_MAX_BYTES: Final = 2**44
+"""of one call: more than all memory of a node"""
 
 RECORDS_PER_PUT_MAX: Final = 256
 

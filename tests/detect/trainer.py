@@ -50,7 +50,7 @@ class Trainer:
             )
             self.sequence += 1
             node = self.job.ranks[rank].row.node_id
-            rows.add_steps((self.job.cluster.pk, node, "e"), self.sequence, self.job.job.pk, record)
+            rows.add_told("steps", (self.job.cluster.pk, node, "e"), self.sequence, self.job.job.pk, record)
         series.PartitionCache().prepare([("steps", ends[-1])])
         rows.write()
         self.step += steps

@@ -50,6 +50,14 @@ def inventory(**changes: Any) -> records.RankInventory:
     return records.RankInventory(**(made | changes))
 
 
+def edges(**changes: Any) -> records.Edges:
+    made: dict[str, Any] = {
+        "t_ns": NOW_NS, "id": RANK, "ops": ["all_reduce"], "step": [1], "group": [0], "op": [0],
+        "size_bytes": [1_024], "count": [4], "sum_s": [0.5], "min_s": [0.1], "p10_s": [0.1], "p50_s": [0.12],
+    }  # fmt: skip
+    return records.Edges(**(made | changes))
+
+
 def steps(**changes: Any) -> records.Steps:
     made: dict[str, Any] = {
         "t_ns": NOW_NS, "id": RANK, "step": [1], "end_ns": [NOW_NS], "duration_s": [0.5],
@@ -72,6 +80,7 @@ def event(**changes: Any) -> records.Event:
         inventory(),
         steps(),
         steps(wait_s=[None], late_launch=[1.0]),
+        edges(),
         event(),
         event(text="line\n\ttwo"),
     ],
@@ -113,6 +122,19 @@ def test_a_sound_record_is_stored(record: Any) -> None:
             "members in all",
         ),
         (inventory(labels={"a\nb": "c"}), "control characters"),
+        (edges(group=[1, 2]), "unequal"),
+        (edges(p50_s=[]), "unequal"),
+        (edges(op=[1]), "not told"),
+        (edges(op=[-1]), "not told"),
+        (edges(ops=["send", "send"]), "one twice"),
+        (edges(ops=[str(n) for n in range(65)]), "more than 64"),
+        (edges(group=[-1]), "impossible group"),
+        (edges(size_bytes=[2**50]), "impossible size"),
+        (edges(count=[0]), "no calls"),
+        (edges(min_s=[-0.001]), "less than nothing"),
+        (edges(sum_s=[90_000.0]), "more than a day"),
+        (edges(sum_s=[float("inf")]), "finite"),
+        (edges(step=[2**63]), "range"),
         (steps(duration_s=[0.5, 0.5]), "unequal"),
         (steps(duration_s=[-1.0]), "negative"),
         (steps(duration_s=[float("nan")]), "finite"),

@@ -106,7 +106,7 @@ class Run:
                 )  # fmt: skip
                 self._sequence += 1
                 origin = (self.cluster.pk, self.nodes[rank // 2].pk, self.job.key)
-                rows.add_steps(origin, self._sequence, self.job.pk, record)
+                rows.add_told("steps", origin, self._sequence, self.job.pk, record)
             rows.write()
 
     def phase(

@@ -36,7 +36,7 @@ def tell(ranks: range, *, node: int, world: str = "", cluster_id: int = CLUSTER)
         record = Steps(
             ends[-1], RankId("job", rank, world=world), list(range(100, 110)), ends, duration, *[none] * 4
         )
-        rows.add_steps((cluster_id, node, "e"), number, JOB, record)
+        rows.add_told("steps", (cluster_id, node, "e"), number, JOB, record)
         times.append(("steps", ends[-1]))
     series.PartitionCache().prepare(times)
     rows.write()
@@ -91,7 +91,7 @@ def test_records_of_two_minutes_are_two_rows() -> None:
     rows = series.Rows()
     for number, at_ns in enumerate((AT_NS, AT_NS + MINUTE_NS)):
         record = Steps(at_ns, RankId("job", 1), [number], [at_ns], [2.0], [None], [None], [None], [None])
-        rows.add_steps((CLUSTER, 1, "e"), number, JOB, record)
+        rows.add_told("steps", (CLUSTER, 1, "e"), number, JOB, record)
     series.PartitionCache().prepare([("steps", AT_NS)])
     rows.write()
     assert stored() == 2

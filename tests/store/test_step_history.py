@@ -38,7 +38,7 @@ def tell(
     who = RankId("job", rank, attempt, world)
     record = Steps(t_ns=ends[-1], id=who, step=numbers, end_ns=ends, **(columns | more))
     rows = series.Rows()
-    rows.add_steps((CLUSTER, node, "e"), rank * 1000 + attempt * 500 + first, JOB, record)
+    rows.add_told("steps", (CLUSTER, node, "e"), rank * 1000 + attempt * 500 + first, JOB, record)
     series.PartitionCache().prepare([("steps", ends[-1])])
     rows.write()
 

@@ -103,7 +103,7 @@ def steps(job: Job, ranks: list[Rank]) -> None:
             who = records.RankId(job.key, rank.rank)
             record = records.Steps(ends[-1], who, steps, ends, took, part, [0.0] * count, part, none, waits)
             sequence = 1000 + rank.rank * 100 + minute
-            rows.add_steps((job.cluster_id, rank.node_id, "e1"), sequence, job.pk, record)
+            rows.add_told("steps", (job.cluster_id, rank.node_id, "e1"), sequence, job.pk, record)
             times.append(("steps", ends[-1]))
     series.PartitionCache().prepare(times)
     rows.write()
