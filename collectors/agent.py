@@ -158,7 +158,7 @@ class Agent:
                 async with asyncio.timeout(wait_s):
                     await self._stop.wait()
             except TimeoutError:
-                await self._hooks.hear_all()
+                self._hooks.hear_all()
                 self._tick()
 
     def _tick(self) -> None:

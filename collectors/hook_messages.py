@@ -99,11 +99,12 @@ class Steps(msgspec.Struct, frozen=True):
         optional = (
             self.data_wait_s, self.checkpoint_s, self.gc_s, self.cpu_s, self.wait_s, self.late_launch
         )  # fmt: skip
-        if any(column and len(column) != rows for column in optional):
+        told = [column for column in optional if column]
+        if {len(column) for column in told} - {rows}:
             raise ValueError("step columns of unequal length")
         if not all(math.isfinite(value) and value >= 0 for value in self.duration_s):
             raise ValueError("a step of impossible length")
-        if any(value is not None and not math.isfinite(value) for column in optional for value in column):
+        if not all(value is None or math.isfinite(value) for column in told for value in column):
             raise ValueError("a step with an impossible number")
         if any(value is not None and not 0 <= value <= limits.STEP_WAIT_MAX_S for value in self.wait_s):
             raise ValueError("a step with an impossible wait")

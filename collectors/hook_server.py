@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 _PEER: Final = struct.Struct("3i")
 _READ_BYTES: Final = 64 * 1024
+_READS_MAX: Final = 16
+"""Reads of one hook at one tick: what it has to say beyond waits for the next, as does its own process."""
 _BACKLOG_MAX_BYTES: Final = 64 * 1024
 """A hook that does not read its orders is not sent more of them."""
 
@@ -79,15 +81,33 @@ class HookConnection(asyncio.BufferedProtocol):
         except (protocol.ProtocolError, HookError) as error:
             self._refuse(str(error))
             return
-        if self.state is not None and not self._answers:
+        if self._is_heard and self.state is not None and not self._answers:
             self._is_heard = False
             self._transport.pause_reading()
 
     def listen(self) -> None:
         """Hears what has come since: a rank that speaks each second is heard at the agent's tick.
 
-        Eight ranks wake the agent once a second so, and not eight times (half of its processor time).
+        Eight ranks wake the agent once a second so, and not eight times (half of its processor time). The
+        loop has no part in it: it would have to watch and unwatch each.
         """
+        transport = self._transport
+        for _ in range(_READS_MAX):
+            if self._is_heard or transport is None or transport.is_closing():
+                return
+            try:
+                count = os.readv(transport.get_extra_info("socket").fileno(), [self._server.buffer])
+            except BlockingIOError:
+                return
+            except OSError:
+                count = 0
+            if not count:
+                self._resume()  # the loop closes it
+                return
+            self._take(bytes(self._server.buffer[:count]))
+
+    def _resume(self) -> None:
+        """The loop hears what comes, as it comes."""
         if not self._is_heard and self._transport is not None and not self._transport.is_closing():
             self._is_heard = True
             self._transport.resume_reading()
@@ -117,7 +137,7 @@ class HookConnection(asyncio.BufferedProtocol):
         key = ("stacks" if what == "stacks" else "dump", number)
         answer = self._answers[key] = asyncio.get_running_loop().create_future()
         self._allow_blobs()
-        self.listen()
+        self._resume()
         # a ring names its call sites: they tell a call too many from the one that should have come
         transport.write(protocol.pack({"k": "want", "id": number, "what": what, "frames": what == "ring"}))
         try:
@@ -229,12 +249,10 @@ class HookServer:
             await asyncio.sleep(0)  # let the goodbyes leave
         self._path.unlink(missing_ok=True)
 
-    async def hear_all(self) -> None:
+    def hear_all(self) -> None:
         """Takes in what the ranks have said since they were last heard."""
         for connection in list(self._connections):
             connection.listen()
-        await asyncio.sleep(0)  # the loop looks at its sockets
-        await asyncio.sleep(0)  # and hands on what it found
 
     def connection_of(self, pid: int) -> HookConnection | None:
         return self._of_pid.get(pid)

@@ -11,7 +11,7 @@ import secrets
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from collectors import hook_messages as messages
 from collectors import processes
@@ -66,7 +66,9 @@ class RankState:
     """when it was told"""
     told_state: str = "running"
     blocked_looks: int = 0
-    steps: dict[str, list[float | int | None]] = field(default_factory=dict)
+    steps: list[messages.Steps] = field(default_factory=list)
+    """told since the last record of them"""
+    steps_count: int = 0
     edges: RankEdges = field(default_factory=RankEdges)
 
 
@@ -161,25 +163,29 @@ class RankTable:
         now_ns = self._heard(state)
         step = _UNKNOWN if message.step is None else message.step
         numbers = [
-            (index, *(_UNKNOWN if number is None else number for number in rest))
-            for index, *rest in message.groups
+            (
+                index,
+                _UNKNOWN if enqueued is None else enqueued,
+                _UNKNOWN if completed is None else completed,
+                _UNKNOWN if sequence is None else sequence,
+            )
+            for index, enqueued, completed, sequence in message.groups
         ]
         if step != state.step or numbers != state.numbers:
             # Heard at the agent's tick, it was said up to a second before.
             said_ns = now_ns if message.t_ns is None else message.t_ns
             state.moved_ns = said_ns if now_ns - _HEARD_LATE_MAX_NS <= said_ns <= now_ns else now_ns
         state.step = step
-        state.numbers = numbers  # type: ignore[assignment]  # mypy does not count a starred tuple
+        state.numbers = numbers
         state.phase = PHASES.index(message.phase) if message.phase in PHASES else 0
         state.phase_since_ns = message.phase_since_ns or 0
 
     def add_steps(self, state: RankState, message: messages.Steps) -> None:
         """Finished steps, kept until ``flush_steps`` so that a record carries about ten seconds."""
         self._heard(state)
-        for name in _STEP_COLUMNS:
-            rows = getattr(message, name) or [None] * len(message.step)
-            state.steps.setdefault(name, []).extend(rows)
-        if len(state.steps["step"]) >= STEPS_FLUSH_ROWS:
+        state.steps.append(message)
+        state.steps_count += len(message.step)
+        if state.steps_count >= STEPS_FLUSH_ROWS:
             self.flush_steps(state)
 
     def add_edges(self, state: RankState, message: messages.Edges) -> None:
@@ -315,9 +321,9 @@ class RankTable:
 
     def flush_steps(self, state: RankState) -> None:
         """Writes the steps gathered so far as one record, and their calls as another."""
-        columns, state.steps = state.steps, {}
-        if columns:
-            self._emit(records.Steps(t_ns=self._clock.now_ns(), id=state.id, **columns))  # type: ignore[arg-type]
+        told, state.steps, state.steps_count = state.steps, [], 0
+        if told:
+            self._emit(records.Steps(t_ns=self._clock.now_ns(), id=state.id, **_joined(told)))
         self._flush_edges(state)
 
     def _flush_edges(self, state: RankState) -> None:
@@ -348,6 +354,14 @@ class RankTable:
     def _heard(self, state: RankState) -> int:
         state.heard_ns = self._clock.now_ns()
         return state.heard_ns
+
+
+def _joined(told: list[messages.Steps]) -> dict[str, Any]:
+    """Columns of all steps; one that a message leaves out is unknown in its rows."""
+    return {
+        name: [value for one in told for value in getattr(one, name) or [None] * len(one.step)]
+        for name in _STEP_COLUMNS
+    }
 
 
 def _column(code: str, values: list[int]) -> bytes:

@@ -51,6 +51,10 @@ class Newest:
         self._slot: int | None = None
         self._sent_slot = 0
         self._words = b""
+        self._told: dict[str, Reading] = {}
+        """readings of the last table that was made"""
+        self._told_of: tuple[dict[str, str], float] = ({}, 0.0)
+        """states of sources and slowdown at that moment"""
 
     def keep(self, source: Source, reading: Reading) -> None:
         self._kept[source.name] = reading, self._clock.monotonic_s()
@@ -65,9 +69,14 @@ class Newest:
         if slot == self._slot or (self._slot is None and self._is_early(states)):
             return None
         self._slot = slot
+        is_confirmed = 0 <= slot - self._sent_slot < CONFIRM_EVERY_S // EVERY_S
+        if is_confirmed and self._words and self._is_as_told(states):
+            return None
         table = self.table(states)
         words = digest_of_words(table)
-        if words == self._words and 0 <= slot - self._sent_slot < CONFIRM_EVERY_S // EVERY_S:
+        self._told = {name: reading for name, (reading, _) in self._kept.items()}
+        self._told_of = dict(states), self.slowdown
+        if words == self._words and is_confirmed:
             return None
         self._words, self._sent_slot = words, slot
         return Readings(t_ns=self._clock.now_ns(), codec=readings.CODEC, data=readings.pack(table))
@@ -92,6 +101,12 @@ class Newest:
         kept = rows[:NODE_ROWS_MAX]
         return columns(words, kept, len(samples) - len(kept))
 
+    def _is_as_told(self, states: Mapping[str, str]) -> bool:
+        """Whether only numbers have changed since the last table, so that none need be made to see it."""
+        if (states, self.slowdown) != self._told_of or self._kept.keys() != self._told.keys():
+            return False
+        return all(are_alike(self._told[name], reading) for name, (reading, _) in self._kept.items())
+
     def _is_early(self, states: Mapping[str, str]) -> bool:
         starting = STARTING in states.values()
         return starting and self._clock.monotonic_s() - self._began_s < FIRST_WAIT_S
@@ -99,6 +114,23 @@ class Newest:
     def _rank(self, metric: str) -> int:
         """What goes first when there is too much: declared metrics, counters, their last changes."""
         return 0 if metric in self._declared else 2 if metric.endswith("_delta_count") else 1
+
+
+def are_alike(before: Reading, now: Reading) -> bool:
+    """Whether two looks of one source gave the same values in the same order, but for their numbers."""
+    if len(before.samples) != len(now.samples):
+        return False
+    return all(
+        one is other
+        or (
+            one.metric == other.metric
+            and one.entity == other.entity
+            and one.quality == other.quality
+            and (one.value is None) == (other.value is None)
+            and one.labels == other.labels
+        )
+        for one, other in zip(before.samples, now.samples, strict=True)
+    )
 
 
 _is_name = lru_cache(maxsize=16_384)(readings.is_name)

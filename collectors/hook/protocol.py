@@ -68,25 +68,30 @@ class Reader:
 
     def feed(self, data: bytes) -> list[tuple[dict[str, Any], bytes]]:
         """Returns the frames completed by ``data``. Raises ``ProtocolError`` on the first bad one."""
-        self._buffer += data
-        frames: list[tuple[dict[str, Any], bytes]] = []
-        while (frame := self._take()) is not None:
-            frames.append(frame)
-        return frames
+        if self._buffer:
+            self._buffer += data
+            return self._frames(self._buffer)
+        return self._frames(data)  # as it comes mostly: whole frames, which are not copied first
 
-    def _take(self) -> tuple[dict[str, Any], bytes] | None:
-        if len(self._buffer) < _LENGTHS.size:
-            return None
-        header_bytes, blob_bytes = _LENGTHS.unpack_from(self._buffer)
-        if header_bytes > HEADER_MAX_BYTES or blob_bytes > self.blob_max_bytes:
-            raise ProtocolError(f"frame of {header_bytes} + {blob_bytes} bytes is over the limit")
-        end = _LENGTHS.size + header_bytes + blob_bytes
-        if len(self._buffer) < end:
-            return None
-        text = bytes(self._buffer[_LENGTHS.size : _LENGTHS.size + header_bytes])
-        blob = bytes(self._buffer[_LENGTHS.size + header_bytes : end])
-        del self._buffer[:end]
-        return self.header(text), blob
+    def _frames(self, data: bytes | bytearray) -> list[tuple[dict[str, Any], bytes]]:
+        frames: list[tuple[dict[str, Any], bytes]] = []
+        start, size = 0, len(data)
+        while size - start >= _LENGTHS.size:
+            header_bytes, blob_bytes = _LENGTHS.unpack_from(data, start)
+            if header_bytes > HEADER_MAX_BYTES or blob_bytes > self.blob_max_bytes:
+                raise ProtocolError(f"frame of {header_bytes} + {blob_bytes} bytes is over the limit")
+            blob_at = start + _LENGTHS.size + header_bytes
+            end = blob_at + blob_bytes
+            if size < end:
+                break
+            text = bytes(data[start + _LENGTHS.size : blob_at])
+            frames.append((self.header(text), bytes(data[blob_at:end])))
+            start = end
+        if data is self._buffer:
+            del self._buffer[:start]
+        elif start < size:
+            self._buffer += data[start:]
+        return frames
 
     def header(self, text: bytes) -> dict[str, Any]:
         """The header of a frame. The agent overrides it to get typed messages at once."""

@@ -278,8 +278,10 @@ class _View:
         """hw_counters lie below the port or, on some kernels, below the device: then its first port's."""
         below_device = f"{ROOT}/{self._device}/hw_counters"
         own = f"{self._folder}/hw_counters"
+        if self._tree.exists(own):
+            return own
         first = next((number for device, number in ports(self._tree) if device == self._device), None)
-        return below_device if self._number == first and not self._tree.exists(own) else own
+        return below_device if self._number == first else own
 
     def _read_folder(self, folder: str) -> dict[str, Count]:
         counts: dict[str, Count] = {}

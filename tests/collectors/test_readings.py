@@ -158,6 +158,28 @@ def test_a_value_that_comes_or_goes_is_sent_within_15_s_and_a_number_with_the_mi
     assert after < EVERY_S
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        [Sample("nic/a", "rx_total", 2.0), Sample("nic/a", "part_count", 1.0, labels={"serial": "S2"})],
+        [Sample("nic/a", "rx_total", None, "eperm"), Sample("nic/a", "part_count", 1.0)],
+        [Sample("nic/a", "rx_total", 2.0, "stale"), Sample("nic/a", "part_count", 1.0)],
+        [Sample("nic/b", "rx_total", 2.0), Sample("nic/a", "part_count", 1.0)],
+        [Sample("nic/a", "rx_total", 2.0)],
+        [],
+    ],
+    ids=["label", "unknown", "quality", "entity", "gone", "all gone"],
+)
+def test_each_change_that_is_no_number_is_sent_within_15_s(bench: Bench, changed: list[Sample]) -> None:
+    bench.look(Sample("nic/a", "rx_total", 1.0), Sample("nic/a", "part_count", 1.0))
+    bench.look(Sample("nic/z", "rx_total", 1.0), source=bench.b)
+    bench.sent_at(EVERY_S)
+    bench.look(Sample("nic/a", "rx_total", 3.0), Sample("nic/a", "part_count", 1.0))
+    assert bench.sent_at(2 * EVERY_S) == []
+    bench.look(*changed)
+    assert len(bench.sent_at(EVERY_S)) == 1
+
+
 def test_what_changes_each_second_is_sent_each_15_s(bench: Bench) -> None:
     sent = 0
     for second in range(150):
