@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from collectors.minute import MetricSpec
+from collectors.sources import gpu_amd
 from collectors.sources.base import HOST, Reading, Sample
 from collectors.sources.gpu_identity import expected_uuids, gpus
 from collectors.sources.node_topology import nearest_rdma
@@ -48,6 +49,8 @@ PORT_SERIES: Final[dict[str, tuple[str, float]]] = {
 PAUSE: Final = "nic_pfc_pause_us_total"
 PAUSE_METRICS: Final = frozenset(f"rx_prio{number}_pause_duration_total" for number in range(8))
 """Of a network device; the series is their sum."""
+_OF_PARTS: Final = frozenset({*SERIES, *PORT_SERIES, *PAUSE_METRICS})
+"""Metrics of GPUs, ports and network devices that have a series."""
 SPECS: Final = tuple(
     MetricSpec(name, METRICS[name].unit, METRICS[name].resolution)
     for name in (*(name for name, _ in (*SERIES.values(), *PORT_SERIES.values())), PAUSE)
@@ -73,9 +76,9 @@ class NodeSeries:
     @classmethod
     def of(cls, tree: Tree) -> NodeSeries:
         """By the inventory's order, else by the driver's; empty where neither tells. May ask the driver."""
-        found = gpus(tree)
+        found = (*gpus(tree), *gpu_amd.listed(tree))
         bdfs = {gpu.uuid: gpu.bdf for gpu in found}
-        uuids = expected_uuids(tree) or tuple(bdfs)
+        uuids = (*expected_uuids(tree), *gpu_amd.expected(tree)) or tuple(bdfs)
         near = nearest_rdma(tree, found)
         devices = {place: near.get(uuid) for place, uuid in enumerate(uuids)}
         return cls(
@@ -92,16 +95,18 @@ class NodeSeries:
         """Puts a reading into ``values``; what is not known hides nothing that another source told."""
         paused_us: dict[str, float] = {}
         for sample in reading.samples:
-            entity = sample.entity
+            metric, entity = sample.metric, sample.entity
+            if metric not in _OF_PARTS and entity != HOST:  # as most of some thousands a second
+                continue
             if sample.value is None or sample.labels:
                 continue
             if entity == HOST:
-                values[sample.metric] = [sample.value]
+                values[metric] = [sample.value]
             elif (place := self._places.get(entity)) is not None:
-                self._put(values, SERIES.get(sample.metric), sample, (place,))
+                self._put(values, SERIES.get(metric), sample, (place,))
             elif (places := self.ports.get(entity)) is not None:
-                self._put(values, PORT_SERIES.get(sample.metric), sample, places)
-            elif entity in self.netdevs and sample.metric in PAUSE_METRICS:
+                self._put(values, PORT_SERIES.get(metric), sample, places)
+            elif entity in self.netdevs and metric in PAUSE_METRICS:
                 paused_us[entity] = paused_us.get(entity, 0.0) + sample.value
         for entity, total_us in paused_us.items():
             for place in self.netdevs[entity]:

@@ -32,7 +32,7 @@ from collectors.sources.gpu_amd_fields import (
     limit_row,
     metric_rows,
 )
-from collectors.sources.gpu_identity import GPUS_MAX, inventory, normal_bdf
+from collectors.sources.gpu_identity import GPUS_MAX, GpuPlace, inventory, normal_bdf
 from collectors.sources.gpu_table import LOST_METRICS, GpuTable, Row
 from collectors.sources.tools import output
 from collectors.sources.tree import Tree
@@ -50,6 +50,13 @@ HUNG_LOOKS: Final = 2
 """amd-smi is slow to begin on a busy node: one answer that is late is no finding."""
 READABLE: Final = "amd_smi_readable_count"
 NO_ANSWER: Final = "no_answer"
+NOT_SUPPORTED: Final = "not_supported"
+UNTOLD_METRICS: Final = (
+    "sm_active_ratio", "tensor_active_ratio", "nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s",
+    "pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s",
+)  # fmt: skip
+"""What hot frames have of NVIDIA's GPUs and what is asked of amd-smi (list, static, metric) has no equal for:
+its activity is that of the whole engine."""
 NOT_TOLD: Final = "not_told"
 """The list has the GPU, and the answer about values does not."""
 UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -165,6 +172,7 @@ class GpuAmdSource:
             if entry is None:
                 mute += [Sample(f"gpu/{place.uuid}", metric, None, NOT_TOLD) for metric in LOST_METRICS]
                 continue
+            mute += [Sample(f"gpu/{place.uuid}", metric, None, NOT_SUPPORTED) for metric in UNTOLD_METRICS]
             rows += metric_rows(place.uuid, place.bdf, entry, static.slowdown_c if static else None)
             rows += [static.limit] if static else []
         lost = self._lost(tree)
@@ -175,15 +183,15 @@ class GpuAmdSource:
 
     def _lost(self, tree: Tree) -> frozenset[str]:
         """GPUs that are gone. One whose board is listed under other UUIDs was divided, and is not lost."""
-        listed = {place.uuid: place.bdf for place in self._places.values()}
-        boards = {_board(bdf) for bdf in listed.values()}
+        there = {place.uuid: place.bdf for place in self._places.values()}
+        boards = {_board(bdf) for bdf in there.values()}
         lost: dict[str, str | None] = {
             uuid: bdf
             for uuid, bdf in self._seen.items()
-            if uuid not in listed and bdf is not None and _board(bdf) not in boards
+            if uuid not in there and bdf is not None and _board(bdf) not in boards
         }
-        self._seen = listed | lost
-        return frozenset(lost) | (_expected(tree) - listed.keys())
+        self._seen = there | lost
+        return frozenset(lost) | (set(expected(tree)) - there.keys())
 
     def _unknown(self, quality: str) -> Reading:
         told = self._told or [Sample(HOST, READABLE, None)]
@@ -214,12 +222,25 @@ def _board(bdf: str | None) -> str | None:
     return bdf.rpartition(".")[0] if bdf else None
 
 
-def _expected(tree: Tree) -> frozenset[str]:
-    """AMD's GPUs of the inventory."""
+def listed(tree: Tree) -> tuple[GpuPlace, ...]:
+    """The GPUs that amd-smi lists now, in its order; none where it does not answer."""
+    if tree.is_live and not tree.exists(DRIVER):
+        return ()
+    try:
+        told = _places(entries(_said(tree, "list", LIST_S)))
+    except OSError:
+        return ()
+    places = {place.uuid: GpuPlace(place.uuid, place.bdf, index) for index, place in sorted(told.items())}
+    return tuple(places.values())
+
+
+def expected(tree: Tree) -> tuple[str, ...]:
+    """AMD's GPUs of the inventory, in its order."""
     gpu = inventory(tree).get("gpu")
     uuids = gpu.get("uuids") if isinstance(gpu, dict) else None
     told = uuids[:GPUS_MAX] if isinstance(uuids, list) else ()
-    return frozenset(uuid.lower() for uuid in told if isinstance(uuid, str) and UUID.fullmatch(uuid))
+    uuids = (uuid.lower() for uuid in told if isinstance(uuid, str) and UUID.fullmatch(uuid))
+    return tuple(dict.fromkeys(uuids))
 
 
 def _xgmi_events(samples: Iterable[Sample]) -> Iterator[SourceEvent]:

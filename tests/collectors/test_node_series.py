@@ -8,9 +8,11 @@ import pytest
 
 from collectors.node_series import PAUSE, PORT_SERIES, SERIES, SPECS, NodeSeries
 from collectors.sources.base import Reading, Sample
+from collectors.sources.gpu_amd import GpuAmdSource
 from collectors.sources.tree import Tree
 from collectors.wire.metrics import METRICS
 from collectors.wire.records import GpuIdentity
+from tests.collectors.sources import amd_node
 from tests.collectors.sources.trees import full_node, write
 
 A, B = "GPU-00000000-0000-0000-0000-00000000000a", "GPU-00000000-0000-0000-0000-00000000000b"
@@ -106,3 +108,50 @@ def test_the_ports_of_a_recorded_node_find_their_gpus() -> None:
     assert all(
         0 <= place < 8 for places in (*series.ports.values(), *series.netdevs.values()) for place in places
     )
+
+
+def amd(root: Path, *gpus: int, inventory: tuple[str, ...] = ()) -> Tree:
+    """A node whose amd-smi lists these GPUs."""
+    values = [amd_node.metric(index) for index, _ in enumerate(gpus)]
+    files = amd_node.files(values, amd_node.listed(*gpus), [amd_node.static(n) for n, _ in enumerate(gpus)])
+    if inventory:
+        files["etc/clusterwatch/agent.toml"] = f"[gpu]\nuuids = {list(inventory)}\n"
+    return Tree(write(root, files))
+
+
+def test_amds_gpus_have_the_series_of_nvidias_where_the_meaning_is_equal(tmp_path: Path) -> None:
+    tree, values = amd(tmp_path, 0, 1), dict[str, list[float | None]]()
+    series = NodeSeries.of(tree)
+    assert [(gpu.index, gpu.uuid, gpu.pci) for gpu in series.gpus] == [
+        (0, amd_node.UUIDS[0], "0000:05:00.0"), (1, amd_node.UUIDS[1], "0000:06:00.0"),
+    ]  # fmt: skip
+    reading = GpuAmdSource().read(tree, 0.0)
+    series.add(values, reading)
+    gpus = {name: row for name, row in values.items() if name.startswith("gpu_")}
+    assert gpus == {
+        "gpu_power_w": [640, 640],
+        "gpu_temperature_c": [72, 72],
+        "gpu_memory_temperature_c": [61, 61],
+        "gpu_util_ratio": [0.97, 0.97],
+        "gpu_memory_used_bytes": [1_048_576_000, 1_048_576_000],
+        "gpu_sm_clock_mhz": [1_980, 1_980],
+        "gpu_ecc_correctable_total": [5, 5],
+        "gpu_ecc_uncorrectable_total": [0, 0],
+        "gpu_throttle_reasons": [0, 0],
+    }
+    untold = {one.metric: one.quality for one in reading.samples if one.metric == "tensor_active_ratio"}
+    assert untold == {"tensor_active_ratio": "not_supported"}
+
+
+def test_an_amd_gpu_that_is_lost_leaves_a_hole_where_the_inventory_has_it(tmp_path: Path) -> None:
+    tree, values = amd(tmp_path, 2, 0, inventory=amd_node.UUIDS), dict[str, list[float | None]]()
+    series = NodeSeries.of(tree)
+    assert [gpu.uuid for gpu in series.gpus] == list(amd_node.UUIDS)
+    series.add(values, GpuAmdSource().read(tree, 0.0))
+    assert values["gpu_power_w"] == [640, None, 640]
+
+
+def test_a_node_whose_amd_smi_says_nonsense_has_no_places(tmp_path: Path) -> None:
+    for text in ("", "[]", "{}", "[[]]", '[{"gpu": 0, "uuid": 5, "bdf": []}]', "[" * 2_000):
+        tree = Tree(write(tmp_path, {"commands/amd-smi_list.json": text}))
+        assert NodeSeries.of(tree).gpus == ()
