@@ -147,8 +147,8 @@ _ROWS: Final = (
 
 CATALOGUE: Final = {row.word: row for row in _ROWS}
 
-SLOW_CLASSES: Final = frozenset({"hardware", "host", "storage"})
-"""Classes of parts that slow a job down, which goes on."""
+SLOW_CLASSES: Final = frozenset({"hardware", "host", "storage", "unknown"})
+"""Classes of what slows a job down, which goes on; ``unknown``: no part is told apart."""
 
 _EXIT_CODES: Final = {"none": 0, "workload": 0, "software": 0, "hang": 2, "crash": 2, "blind": 3}
 

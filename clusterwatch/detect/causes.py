@@ -8,7 +8,7 @@ all; ports of ranks and NCCL's settings only where a link tells of a fault, cloc
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
@@ -23,13 +23,13 @@ from clusterwatch.analysis.correlate_time import with_clocks
 from clusterwatch.analysis.correlate_words import explained
 from clusterwatch.analysis.model import Diagnosis, ProcessState, RankFacts
 from clusterwatch.analysis.signals import Signal
-from clusterwatch.detect import health_memory, signals
+from clusterwatch.detect import health_memory, ports, signals
 from clusterwatch.detect.scene import Scene
 from clusterwatch.detect.slow_look import Cast
 from clusterwatch.fleet.models import Cluster, Node, Slot
 from clusterwatch.incidents.services import Piece
 from clusterwatch.jobs.models import Job, Rank
-from clusterwatch.store import hot, node_facts, node_readings, queries
+from clusterwatch.store import hot, node_facts, node_readings
 from collectors.wire.codec import WireError
 
 BEFORE_NS: Final = 1_800 * 10**9
@@ -47,8 +47,6 @@ AGAIN_NS: Final = 60 * 10**9
 FRESH_NS: Final = 10 * 10**9
 NODES_MAX: Final = 16
 """Nodes whose clocks or ports are asked for."""
-MAPS_WITHIN_NS: Final = 600 * 10**9
-MAPS_MAX: Final = 1_000
 _SLOTLESS: Final = -1
 log = logging.getLogger(__name__)
 
@@ -165,11 +163,11 @@ def _world(
     nodes = {rank.node_id for rank in ranks}
     mine = [one for one in told if one.node_id is None or one.node_id in nodes]
     linked = _told_by(mine, frozenset({Layer.LINK}))
-    ports = _ports(job, ranks, linked) if linked else {}
+    near = ports.of_ranks(job.cluster_id, job.key, ranks, linked) if linked else {}
     fatal = _told_by(mine, frozenset(Layer))
     wanted = [rank for rank in ranks if not named or rank.rank in named]
     return World(
-        places={rank.rank: _place(rank, facts.get(rank.rank), seats, ports) for rank in ranks},
+        places={rank.rank: _place(rank, facts.get(rank.rank), seats, near) for rank in ranks},
         signals=tuple(with_clocks(mine, _clocks(fatal, now_ns) if len(fatal) > 1 else {})),
         onset=onset,
         vitals=_vitals(job.cluster_id, wanted, seats, now_ns),
@@ -205,9 +203,9 @@ def _told_by(told: Iterable[Signal], layers: frozenset[Layer]) -> list[int]:
     return sorted(found)[:NODES_MAX]
 
 
-def _place(rank: Rank, fact: RankFacts | None, seats: Seats, ports: Mapping[int, str]) -> Place:
+def _place(rank: Rank, fact: RankFacts | None, seats: Seats, near: Mapping[int, str]) -> Place:
     rack, leaf = seats.nodes.get(rank.node_id, ("", ""))
-    device = ports.get(rank.rank)
+    device = near.get(rank.rank)
     return Place(
         rank=rank.rank,
         node_id=rank.node_id,
@@ -289,25 +287,6 @@ def _clocks(node_ids: Iterable[int], now_ns: int) -> dict[int, float]:
         for reading in told.entities.get("host", ()) if told is not None else ():
             if reading.metric == "clock_error_max_s" and reading.value is not None and not reading.stale:
                 found[node_id] = abs(float(reading.value))
-    return found
-
-
-def _ports(job: Job, ranks: Sequence[Rank], node_ids: Collection[int]) -> dict[int, str]:
-    """RDMA device nearest to a rank's GPU, as the node's agent told when the rank began."""
-    prefix = f"job/{job.key}/rank/"
-    began_ns = min(int(rank.started_at.timestamp() * 1e9) for rank in ranks)
-    found: dict[int, str] = {}
-    for node_id in node_ids:
-        told = queries.events(
-            began_ns - MAPS_WITHIN_NS, began_ns + MAPS_WITHIN_NS,
-            cluster_id=job.cluster_id, node_id=node_id, limit=MAPS_MAX,
-        )  # fmt: skip
-        for event in told:
-            number = event.fields.get("entity", "").removeprefix(prefix)
-            device = event.fields.get("nic", "")
-            is_map = event.kind == "rank_map" and number.isascii() and number.isdecimal()
-            if is_map and len(number) < 10 and device not in ("", "null"):
-                found.setdefault(int(number), device)
     return found
 
 

@@ -16,10 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusterwatch.analysis.model import Coverage, Diagnosis, Finding, RankFacts
-from clusterwatch.analysis.slow import live, quantiles
+from clusterwatch.analysis.slow import live, live_links, quantiles
 from clusterwatch.analysis.slow.layout import UNKNOWN, Layout, Members
+from clusterwatch.analysis.slow.live_links import KeptLinks
 from clusterwatch.analysis.slow.paging import PageRule
 from clusterwatch.analysis.verdicts import SLOW_CLASSES
+from clusterwatch.detect import link_look
+from clusterwatch.detect.link_look import Seats, Wiring
 from clusterwatch.incidents.services import Piece, Sighting
 from clusterwatch.jobs.models import Group, Rank
 from clusterwatch.store import step_history
@@ -33,6 +36,7 @@ SLACK_NS: Final = 120 * 10**9
 RANKS_MIN: Final = 4
 WORLDS_MAX: Final = 16
 RANKS_SHOWN: Final = 64
+LINK_VERDICTS: Final = frozenset({"slow_nic", "slow_nvlink", "slow_switch", "slow_cause_unknown"})
 log = logging.getLogger(__name__)
 
 
@@ -43,6 +47,8 @@ class World(msgspec.Struct):
     kept: bytes
     ends_ns: list[int]
     """ends of the last ``live.WINDOW_STEPS`` steps taken"""
+    links: bytes = b""
+    """what ``link_look`` keeps of its transfers"""
 
 
 class Memory(msgspec.Struct):
@@ -75,7 +81,17 @@ class Cast:
     layout: Layout
     paths: Members
     names: tuple[str, ...]
-    living: int
+    lives: NDArray[np.bool_]
+    """by rank"""
+    wiring: Wiring
+
+    @property
+    def living(self) -> int:
+        return int(self.lives.sum())
+
+    @property
+    def has_gpus(self) -> bool:
+        return any(rank is not None and rank.gpu_index is not None for rank in self.ranks)
 
     @property
     def facts(self) -> dict[int, RankFacts]:
@@ -100,6 +116,7 @@ class Told:
     findings: tuple[Finding, ...]
     kept: live.Kept
     ends_ns: list[int]
+    transfers: KeptLinks
 
     @property
     def usual_s(self) -> float:
@@ -126,6 +143,13 @@ def take(
     """
     told = step_history.since(attempt.job_id, attempt.number, _from_ns(memory, now_ns), until_ns)
     worlds = {world.name: world for world in memory.worlds}
+    links = link_look.Look(attempt.cluster_id, attempt.job_id, attempt.number, now_ns, until_ns)
+    links.read({
+        cast.world: link_look.kept_of(
+            worlds[cast.world].links if cast.world in worlds else b"", cast.layout.rank_count
+        )
+        for cast in casts[:WORLDS_MAX]
+    })  # fmt: skip
     shown: list[Told] = []
     taken = 0
     for cast in casts[:WORLDS_MAX]:
@@ -135,9 +159,11 @@ def take(
         kept.close()
         taken += len(batch.steps)
         ends_ns = [*ends_ns, *end_ns][-live.WINDOW_STEPS :]
-        worlds[cast.world] = World(cast.world, live.pack(kept), ends_ns)
         found = _judge(attempt, cast, kept, ends_ns, until_ns) if kept.stands_out else []
-        shown.append(Told(cast, tuple(found), kept, ends_ns))
+        transfers = links.take(cast.world, cast.wiring, cast.lives, _step_s(batch))
+        found += links.findings(cast.world, cast.wiring, cast.layout, cast.facts)
+        worlds[cast.world] = World(cast.world, live.pack(kept), ends_ns, live_links.pack(transfers))
+        shown.append(Told(cast, tuple(found), kept, ends_ns, transfers))
     return shown, Memory(attempt.number, list(worlds.values())), taken
 
 
@@ -146,7 +172,7 @@ def sightings(attempt: Attempt, told: Told, rule: PageRule) -> list[SlowSighting
     by_fingerprint: dict[str, list[Finding]] = {}
     for found in told.findings:
         if found.fault_class in SLOW_CLASSES:
-            by_fingerprint.setdefault(_fingerprint(attempt, found), []).append(found)
+            by_fingerprint.setdefault(_fingerprint(attempt, told.cast.world, found), []).append(found)
     return [_sighting(attempt, told, name, found, rule) for name, found in by_fingerprint.items()]
 
 
@@ -165,7 +191,14 @@ def _sighting(
         threshold_source="steps beyond what the job's own spread allows",
         gpu_count=told.cast.living,
     )
-    return SlowSighting(sighting, _evidence(worst, told.kept), rule.reason(worst, told.usual_s))
+    usual_s = told.usual_s or told.transfers.step_s
+    pages = bool(worst.culprit_ranks) or told.cast.has_gpus or not rule.needs_gpu
+    evidence = (
+        link_look.piece(worst, told.transfers, told.cast.wiring)
+        if worst.verdict in LINK_VERDICTS
+        else _evidence(worst, told.kept)
+    )
+    return SlowSighting(sighting, evidence, rule.reason(worst, usual_s) if pages else None)
 
 
 # --- ranks -----------------------------------------------------------------------------------------------
@@ -181,7 +214,8 @@ def casts_of(ranks: Iterable[Rank], groups: Iterable[Group], at_ns: int | None =
     for rank in ranks:
         by_world.setdefault(rank.world, []).append(rank)
     told = list(groups)
-    casts = [_cast(world, mine, told, at_ns) for world, mine in by_world.items()]
+    seats = Seats.of(rank for mine in by_world.values() for rank in mine)
+    casts = [_cast(world, mine, told, seats, at_ns) for world, mine in by_world.items()]
     return sorted((cast for cast in casts if cast.living >= RANKS_MIN), key=lambda cast: -cast.living)
 
 
@@ -192,7 +226,9 @@ def lives_at(rank: Rank, at_ns: int | None) -> bool:
     return rank.exited_at.timestamp() * 1e9 > at_ns
 
 
-def _cast(world: str, ranks: Sequence[Rank], groups: Iterable[Group], at_ns: int | None) -> Cast:
+def _cast(
+    world: str, ranks: Sequence[Rank], groups: Iterable[Group], seats: Seats, at_ns: int | None
+) -> Cast:
     count = max(rank.rank for rank in ranks) + 1
     by_number: list[Rank | None] = [None] * count
     for rank in ranks:
@@ -203,10 +239,13 @@ def _cast(world: str, ranks: Sequence[Rank], groups: Iterable[Group], at_ns: int
     for rank in ranks:
         node[rank.rank], hosts[rank.rank] = nodes[rank.node_id], rank.host
         gpu[rank.rank] = UNKNOWN if rank.gpu_index is None else rank.gpu_index
-    mine = [(group.desc or group.name, tuple(group.ranks)) for group in groups if group.world == world]
-    layout, paths, names = live.layout_of(count, mine, node, gpu, tuple(hosts))
-    living = sum(lives_at(rank, at_ns) for rank in ranks)
-    return Cast(world, tuple(by_number), layout, paths, names, living)
+    mine = [group for group in groups if group.world == world and group.ranks and max(group.ranks) < count]
+    told = [(group.desc or group.name, tuple(group.ranks)) for group in mine]
+    layout, paths, names = live.layout_of(count, told, node, gpu, tuple(hosts))
+    lives = np.zeros(count, np.bool_)
+    lives[[rank.rank for rank in ranks if lives_at(rank, at_ns)]] = True
+    how = link_look.wiring(by_number, mine, layout, paths, seats)
+    return Cast(world, tuple(by_number), layout, paths, names, lives, how)
 
 
 # --- steps -----------------------------------------------------------------------------------------------
@@ -224,7 +263,8 @@ def _kept(world: World | None, cast: Cast) -> tuple[live.Kept, list[int]]:
         except ValueError as fault:
             log.warning("kept_steps_unreadable world=%s reason=%s", world.name, fault)
         else:
-            if len(kept.watched.base) == cast.layout.rank_count:
+            fresh = live.Kept.of(cast.layout)
+            if len(kept.watched.base) == cast.layout.rank_count and len(kept.usual_s) == len(fresh.usual_s):
                 return kept, world.ends_ns
     return live.Kept.of(cast.layout), []
 
@@ -252,6 +292,10 @@ def _batch(told: StepColumns, cast: Cast, newest: int, now_ns: int) -> tuple[liv
     return batch, end_ns[:end].tolist()
 
 
+def _step_s(batch: live.Batch) -> float:
+    return float(quantiles.median(batch.step_s)) if len(batch.steps) else float("nan")
+
+
 def _table(
     values: NDArray[np.float32], row: NDArray[np.int64], rank: NDArray[np.int64], steps: int, ranks: int
 ) -> NDArray[np.float64]:
@@ -274,19 +318,32 @@ def _judge(
 # --- what an incident tells ------------------------------------------------------------------------------
 
 
-def _fingerprint(attempt: Attempt, found: Finding) -> str:
-    """One story per host, or per set of ranks: a slow GPU that proves to be its host stays one incident."""
+def _fingerprint(attempt: Attempt, world: str, found: Finding) -> str:
+    """One story per host, or per set of ranks: a slow GPU that proves to be its host stays one incident.
+
+    Ports, switches and NVLinks are parts of their own.
+    """
     hosts = {culprit.host for culprit in found.culprits}
     host = hosts.pop() if len(hosts) == 1 else None
-    where = f"host {host}" if host else "ranks " + ",".join(map(str, found.culprit_ranks[:16]))
+    ranks = "ranks " + ",".join(map(str, found.culprit_ranks[:16]))
+    if found.verdict == "slow_cause_unknown":
+        where = f"transfers {world}"
+    elif found.verdict in LINK_VERDICTS:
+        part = found.switch if found.verdict == "slow_switch" else ranks
+        where = f"{found.verdict} {part}"
+    else:
+        where = f"host {host}" if host else ranks
     return (attempt.prefix + where)[:200]
 
 
 def _since_ns(found: Finding, told: Told) -> int:
-    steps = told.kept.steps
-    if found.onset_step in steps:
-        return told.ends_ns[steps.index(found.onset_step) - len(steps)]
-    return told.ends_ns[0]
+    windows = [(told.kept.steps, told.ends_ns)]
+    if found.verdict in LINK_VERDICTS:
+        windows.append((told.transfers.steps, told.transfers.ends_ns))
+    for steps, ends_ns in windows:
+        if found.onset_step in steps:
+            return ends_ns[steps.index(found.onset_step) - len(steps)]
+    return windows[-1][1][0]
 
 
 def _node_id(cast: Cast, found: Finding) -> int | None:

@@ -94,27 +94,27 @@ def slow_paths(table: StepTable) -> list[SlowPath]:
         opened = int(sudden.opened[path] if is_sudden else since[path])
         first = int(sudden.onset[path]) if is_sudden else max(0, opened - LASTING_ROWS)
         series, gone = excess[:, path], lost[:, path]
-        one = told(path, series, gone, first, opened, float(sudden.highest[path]))
+        one = told(path, series, gone, began(series, first, opened), float(sudden.highest[path]))
         found += [one] if one is not None else []
     return found
 
 
-def told(path: int, excess: Floats, lost: Floats, first: int, opened: int, score: float) -> SlowPath | None:
-    """A path that opened, from its excess by step; None where no step is bad.
+def began(excess: Floats, first: int, opened: int) -> int:
+    """Row at which a path's excess began. Args: rows where its sum began to grow, and where it opened."""
+    return alarm.change_row(np.clip(excess[: max(0, opened) + 12], -MOST, 2 * MOST), first - 12, opened)
 
-    Args:
-        lost: seconds of each step.
-        first, opened: rows where its sum began to grow, and where it opened.
-    """
-    row = alarm.change_row(np.clip(excess[: max(0, opened) + 12], -MOST, 2 * MOST), first - 12, opened)
-    series = excess[row:]
+
+def told(path: int, excess: Floats, lost: Floats, onset: int, score: float) -> SlowPath | None:
+    """A path that opened, by its excess from a row on; None without a bad step. ``lost``: seconds a step."""
+    series = excess[onset:]
+    if not np.isfinite(series).any():
+        return None
     bad = series > 0.5 * np.nanmedian(series)
     if not bad.any():
         return None
-    seen = int(np.sum(np.isfinite(series)))
     return SlowPath(
-        path, row, float(np.median(series[bad])), float(np.median(lost[row:][bad])), max(score, 1.0),
-        int(bad.sum()), seen,
+        path, onset, float(np.median(series[bad])), float(np.median(lost[onset:][bad])), max(score, 1.0),
+        int(bad.sum()), int(np.sum(np.isfinite(series))),
     )  # fmt: skip
 
 

@@ -30,6 +30,8 @@ NEAR_RATIO: Final = 0.5
 """Of the threshold: once a path opened, others of the same fault are hardly a step or two behind."""
 OVER_ROWS: Final = 6
 """So many told steps at half of what is allowed end an episode: more than a burst leaves out."""
+REFINED_MAX: Final = 128
+"""More slow paths than this are dated by their sums alone: a fit of each costs a millisecond."""
 VERSION: Final = 1
 
 
@@ -46,6 +48,7 @@ class KeptLinks:
         excess, lost_s: (W, P) of those.
         onsets: path's key -> (step at which it began, whether it was otherwise before).
         step_s: the job's newest step, 0 where it is not known.
+        read_ns: when a look read what was told, 0 before the first one.
     """
 
     key: Ints
@@ -61,6 +64,7 @@ class KeptLinks:
     ends_ns: list[int] = field(default_factory=list)
     onsets: dict[int, tuple[int, bool]] = field(default_factory=dict)
     step_s: float = 0.0
+    read_ns: int = 0
 
     @classmethod
     def of(cls, rank_count: int) -> KeptLinks:
@@ -135,24 +139,28 @@ class KeptLinks:
         self.ends_ns = [*self.ends_ns, *at_ns[some].tolist()][-WINDOW_ROWS:]
 
     def _see_lasting(self) -> None:
-        """Paths whose median over many steps is high for the job."""
+        """Paths whose median over many steps is high for the job, and is so still."""
         if len(self.steps) < links.LASTING_ROWS:
             return
         window = self.excess[-links.LASTING_ROWS :].astype(np.float64)
-        level = quantiles.median(window, axis=0)
+        level, recent = quantiles.median(window, axis=0), self._recent()
         level[np.isfinite(window).sum(axis=0) < links.LASTING_ROWS // 2] = np.nan
         apart = float(np.nan_to_num(quantiles.spread(level)))
         bound = max(links.LASTING_MIN, 6 * apart)
         with np.errstate(invalid="ignore"):
-            self.lasting[(level > bound) & (self.lasting < 0)] = self.rows - 1
-            self.lasting[level < bound / 2] = -1
+            self.lasting[(level > bound) & (recent > bound / 2) & (self.lasting < 0)] = self.rows - 1
+            self.lasting[(level < bound / 2) | (recent < bound / 2)] = -1
+
+    def _recent(self) -> Floats:
+        """Median excess of the newest steps."""
+        return quantiles.median(self.excess[-OVER_ROWS:].astype(np.float64), axis=0)
 
     def close(self) -> None:
         """Forgets episodes that are over."""
-        recent = quantiles.median(self.excess[-OVER_ROWS:].astype(np.float64), axis=0)
         if len(self.steps) >= OVER_ROWS:
             with np.errstate(invalid="ignore"):
-                self.sums.total[(self.sums.opened >= 0) & (recent < links.SUDDEN.allowed / 2)] = 0.0
+                is_over = self._recent() < links.SUDDEN.allowed / 2
+            self.sums.total[(self.sums.opened >= 0) & is_over] = 0.0
         self.sums.close()
         still = set(self.key[(self.sums.opened >= 0) | (self.lasting >= 0)].tolist())
         self.onsets = {key: onset for key, onset in self.onsets.items() if key in still}
@@ -165,27 +173,36 @@ class KeptLinks:
     def slow(self, paths: Paths) -> list[SlowPath]:
         """Paths whose transfers are slow, by number in ``paths``; rows are of the window."""
         place = {key: number for number, key in enumerate(paths.key.tolist())}
-        behind, sums = self.rows - len(self.steps), self.sums
+        sums = self.sums
         latest = self.excess[-1].astype(np.float64) if len(self.steps) else np.zeros(0)
         near = (sums.total >= NEAR_RATIO * links.SUDDEN.opens) & (latest > links.SUDDEN.allowed)
+        columns = np.flatnonzero((sums.opened >= 0) | (self.lasting >= 0) | near).tolist()
         found = []
-        for column in np.flatnonzero((sums.opened >= 0) | (self.lasting >= 0) | near).tolist():
-            key = int(self.key[column])
-            if key not in place:
+        for column in columns:
+            path = place.get(int(self.key[column]))
+            if path is None:
                 continue
-            if sums.opened[column] >= 0:
-                first, opened = sums.onset[column], sums.opened[column]
-            elif self.lasting[column] >= 0:
-                first, opened = self.lasting[column] - links.LASTING_ROWS, self.lasting[column]
-            else:
-                first, opened = sums.zero_at[column] + 1, self.rows - 1
             series, lost = (one[:, column].astype(np.float64) for one in (self.excess, self.lost_s))
-            score = float(sums.highest[column])
-            one = links.told(place[key], series, lost, int(first) - behind, int(opened) - behind, score)
-            if one is not None:
-                found.append(one)
-                self.onsets.setdefault(key, (self.steps[one.onset], one.onset > 0))
+            onset = self._onset(column, series, len(columns) <= REFINED_MAX)
+            one = links.told(path, series, lost, onset, float(sums.highest[column]))
+            found += [one] if one is not None else []
         return found
+
+    def _onset(self, column: int, series: Floats, is_refined: bool) -> int:
+        """Row of the window at which a path's excess began, as it was seen first."""
+        key, sums, behind = int(self.key[column]), self.sums, self.rows - len(self.steps)
+        if key in self.onsets:
+            return int(np.searchsorted(self.steps, self.onsets[key][0]))
+        if sums.opened[column] >= 0:
+            first, opened = int(sums.onset[column]), int(sums.opened[column])
+        elif self.lasting[column] >= 0:
+            first, opened = int(self.lasting[column]) - links.LASTING_ROWS, int(self.lasting[column])
+        else:
+            first, opened = int(sums.zero_at[column]) + 1, self.rows - 1
+        row = links.began(series, first - behind, opened - behind) if is_refined else first - behind
+        row = min(max(row, 0), len(self.steps) - 1)
+        self.onsets[key] = (self.steps[row], row > 0)
+        return row
 
 
 def _halves(values: Floats) -> Halves:
@@ -206,6 +223,7 @@ class _Stored(msgspec.Struct, array_like=True):
     ends_ns: list[int]
     onsets: dict[int, tuple[int, bool]]
     step_s: float
+    read_ns: int
     own: list[tuple[int, str, int, list[float]]]
     ranks: bytes
     """int64: told"""
@@ -227,7 +245,7 @@ def pack(kept: KeptLinks) -> bytes:
     own = [(*key, seen) for key, seen in kept.own.first.items()]
     return msgspec.msgpack.encode(_Stored(
         VERSION, len(kept.told), len(kept.key), kept.rows, kept.newest, kept.steps, kept.ends_ns,
-        kept.onsets, kept.step_s, own, kept.told.astype(np.int64).tobytes(),
+        kept.onsets, kept.step_s, kept.read_ns, own, kept.told.astype(np.int64).tobytes(),
         kept.key.astype(np.int64).tobytes(), marks.tobytes(), floats.tobytes(),
         np.stack((kept.excess, kept.lost_s)).tobytes(),
     ))  # fmt: skip
@@ -253,5 +271,5 @@ def unpack(data: bytes) -> KeptLinks:
     keys, told = (np.frombuffer(one, np.int64).copy() for one in (stored.keys, stored.ranks))
     return KeptLinks(
         keys, told, sums, lasting, halves[0], halves[1], own, stored.rows, stored.newest,
-        stored.steps, stored.ends_ns, stored.onsets, stored.step_s,
+        stored.steps, stored.ends_ns, stored.onsets, stored.step_s, stored.read_ns,
     )  # fmt: skip
