@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from clusterwatch.simulate import kept, node_line, topology
 from clusterwatch.simulate.answers import Answers
+from clusterwatch.simulate.edges import Fabric
 from clusterwatch.simulate.frames import FrameKind, FrameTemplate, message
 from clusterwatch.simulate.kept import Settings
 from clusterwatch.simulate.memory_spool import fair_bytes
@@ -71,6 +72,8 @@ class Cluster:
             )
             for node in nodes
         ]  # fmt: skip
+        domain_nodes = scenario.shape.domain_nodes
+        self._fabrics = {w.plan.first_node: Fabric(w, domain_nodes, seed) for w in scenario.worlds}
         self._answers = {world.plan.first_node: Answers(world, seed) for world in scenario.worlds}
         self._spread_ns = np.array([int(spread_s(node.name) * 1e9) for node in nodes], np.int64)
         self._closed_ns = np.full(
@@ -236,6 +239,10 @@ class Cluster:
         )  # fmt: skip
         for record in step_records(world, ranks, times, now_ns, clock_ns):
             line.append(record)
+        first = world.plan.first_node
+        paces = self.scenario.link_paces.get(first, ())
+        for told in self._fabrics[first].records(ranks, times, paces, now_ns, clock_ns):
+            line.append(told)
 
     def _steps_of(self, world: World, minute_ns: int) -> Finished:
         """Shared by all nodes of the world."""

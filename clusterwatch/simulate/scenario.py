@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from clusterwatch.simulate import plans, topology, world
+from clusterwatch.simulate.edges import LinkPace
 from clusterwatch.simulate.steps import StepShift
 from clusterwatch.simulate.telemetry import Shift
 from clusterwatch.simulate.world import Gone, World
@@ -55,6 +56,8 @@ class Scenario:
     shifts: list[Shift] = field(default_factory=list)
     step_shifts: dict[int, list[StepShift]] = field(default_factory=lambda: defaultdict(list))
     """by first node of the world"""
+    link_paces: dict[int, list[LinkPace]] = field(default_factory=lambda: defaultdict(list))
+    """the same"""
     agents: list[AgentFault] = field(default_factory=list)
     _due: list[tuple[int, int, int, Make]] = field(default_factory=list)
     _count: Iterator[int] = field(default_factory=itertools.count)

@@ -35,6 +35,7 @@ FAULTS: Final = {
     "gpu_off_bus": FaultKind("GPU: falls off the bus (Xid 79), no values, its rank fails", gpus.gpu_off_bus),
     "nvlink_degraded": FaultKind("GPU: NVLink at a third of its bandwidth", gpus.nvlink_degraded),
     "nic_down": FaultKind("GPU: its port goes down, the job stands still", links.nic_down),
+    "nic_slow": FaultKind("GPU: its port has a quarter of its bandwidth", links.nic_slow),
     "link_flap": FaultKind("GPU: its port goes down for 4 s every 20 s", links.link_flap),
     "dirty_optics": FaultKind("GPU: its port's FEC repairs a thousand times as much", links.dirty_optics),
     "pfc_storm": FaultKind("GPU: its port pauses all ports behind its leaf", links.pfc_storm),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clusterwatch.simulate.answers import FRAMES, RING
+from clusterwatch.simulate.edges import Link, LinkPace, slowdown
 from clusterwatch.simulate.faults.places import Case, Place
 from clusterwatch.simulate.faults.requests import FaultError
 from clusterwatch.simulate.progress import SHAPE, Stall
@@ -61,6 +62,17 @@ def slow_work(case: Case, of: World, ranks: Sequence[int], factor: float) -> Non
     """Some ranks work slower, and the job with them."""
     slow_ranks(case, of, ranks, "work", factor)
     slow_world(case, of, 1.0 + WORK_RATIO * (factor - 1.0))
+
+
+def slow_links(
+    case: Case, of: World, ranks: Sequence[int], link: Link, ratio: float, slows_job: bool = True
+) -> None:
+    """Links of some ranks have only ``ratio`` of their bandwidth, and the job waits for their transfers."""
+    case.scene.link_paces[of.plan.first_node].append(
+        LinkPace(tuple(ranks), link, ratio, case.start_ns, case.end_ns)
+    )
+    if slows_job:
+        slow_world(case, of, slowdown(of.plan, link, ratio, case.scene.shape.domain_nodes))
 
 
 def stall(

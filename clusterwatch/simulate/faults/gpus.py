@@ -8,8 +8,8 @@ from clusterwatch.simulate.faults.effects import (
     fail_process,
     onset_ns,
     shift,
+    slow_links,
     slow_work,
-    slow_world,
     stall,
     xid,
 )
@@ -114,7 +114,7 @@ def nvlink_degraded(case: Case) -> Truth:
         "NVLink: fatal error detected on link 8(0x0, 0x0, 0x10000, 0x0)",
         "warning",
     )
-    slow_world(case, place.world, 1.25)
+    slow_links(case, place.world, [place.rank], "nvlink", 0.33)
     return _truth(
         case, place, "slow_nvlink", "hardware", link=place.nvlink, severity={"bandwidth_ratio": 0.33}
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from clusterwatch.simulate.faults import places
-from clusterwatch.simulate.faults.effects import S, link_event, shift, slow_world, stall
+from clusterwatch.simulate.faults.effects import S, link_event, shift, slow_links, slow_world, stall
 from clusterwatch.simulate.faults.places import Case, Place
 from clusterwatch.simulate.faults.truth import Truth
 from clusterwatch.simulate.topology import SimulatedNode
@@ -23,7 +23,7 @@ def _has_network(of: World) -> bool:
     return of.plan.node_count > 1 and of.plan.layout.data > 1
 
 
-def _truth(case: Case, place: Place, kind: str, **more: object) -> Truth:
+def _truth(case: Case, place: Place, kind: str, fault_class: str = "health", **more: object) -> Truth:
     made: dict[str, object] = {
         "job": place.world.plan.job,
         "world": place.world.plan.world,
@@ -36,7 +36,7 @@ def _truth(case: Case, place: Place, kind: str, **more: object) -> Truth:
         "switch": place.node.leaves[place.gpu],
         "end_ns": case.end_ns,
     }
-    return Truth(case.name, kind, "health", case.start_ns, **(made | more))  # type: ignore[arg-type]
+    return Truth(case.name, kind, fault_class, case.start_ns, **(made | more))  # type: ignore[arg-type]
 
 
 def _cut(case: Case, place: Place, start_ns: int, end_ns: int | None) -> int:
@@ -79,6 +79,15 @@ def _flaps(case: Case) -> Iterator[int]:
     yield from range(case.start_ns + _BETWEEN_FLAPS_S * S, last_ns - _FLAP_S * S, _BETWEEN_FLAPS_S * S)
 
 
+def nic_slow(case: Case) -> Truth:
+    """A port carries a quarter of what it should, and tells no error."""
+    place, ratio = places.gpu(case, _has_network), 0.25
+    for metric in _RATES:
+        shift(case, (place.node.place,), metric, "scale", ratio, (place.gpu,))
+    slow_links(case, place.world, [place.rank], "nic", ratio)
+    return _truth(case, place, "slow_nic", "hardware", severity={"bandwidth_ratio": ratio})
+
+
 def dirty_optics(case: Case) -> Truth:
     """FEC repairs a thousand times as much as on a clean fibre; some packets are lost all the same."""
     place = places.gpu(case, _has_network)
@@ -86,8 +95,8 @@ def dirty_optics(case: Case) -> Truth:
     shift(case, where, "nic_fec_corrected_total", "grow", 240_000.0, gpus)
     shift(case, where, "nic_out_of_sequence_total", "grow", 35.0, gpus)
     for metric in _RATES:
-        shift(case, where, metric, "scale", 0.9, gpus)
-    slow_world(case, place.world, 1.06)
+        shift(case, where, metric, "scale", 0.7, gpus)
+    slow_links(case, place.world, [place.rank], "nic", 0.7)
     return _truth(case, place, "link_degraded", acceptable_kinds=("slow_nic",))
 
 
@@ -108,6 +117,7 @@ def pfc_storm(case: Case) -> Truth:
         shift(case, (place.node.place,), metric, "scale", 0.25, (place.gpu,))
     for of in _worlds_on(case, victims):
         slow_world(case, of, 1.45)
+    slow_links(case, place.world, [place.rank], "nic", 0.25, slows_job=False)
     return _truth(case, place, "link_degraded", acceptable_kinds=("slow_nic",))
 
 
@@ -137,9 +147,10 @@ def leaf_slow(case: Case) -> Truth:
     for node in nodes:
         for metric in _RATES:
             shift(case, (node,), metric, "scale", 0.4, behind(node))
+    ranks = places.ranks_on(case, nodes, behind)
     for of in _worlds_on(case, nodes):
-        slow_world(case, of, 1.3)
-    return _switch_truth(case, leaf, places.ranks_on(case, nodes, behind), 0.4)
+        slow_links(case, of, ranks[of.plan.first_node], "nic", 0.4)
+    return _switch_truth(case, leaf, ranks, 0.4)
 
 
 def spine_hash(case: Case) -> Truth:
@@ -153,8 +164,9 @@ def spine_hash(case: Case) -> Truth:
     for metric in _RATES:
         shift(case, hot, metric, "scale", 0.6)
     shift(case, hot, "nic_pfc_pause_us_total", "grow", 140_000.0)
+    crowded = places.ranks_on(case, hot, every)
     for of in _worlds_on(case, hot):
-        slow_world(case, of, 1.2)
+        slow_links(case, of, crowded[of.plan.first_node], "nic", 0.6)
     return _switch_truth(case, spine, places.ranks_on(case, hot, every), 0.6)
 
 
