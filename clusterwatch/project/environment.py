@@ -153,7 +153,7 @@ RETENTION_DAYS = {
     "fleet_percentile": 30,
     "map_frame": 7,
     "steps": 2,
-    "edges": 2,
+    "edges": 1,
     "job_steps": 180,
     "trace": 30,
     "stacks": 30,
