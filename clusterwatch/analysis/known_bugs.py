@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 from clusterwatch.analysis.known_bugs_model import FACTS, NAMES, Component, KnownBug, Setting, Sure
@@ -21,12 +22,14 @@ from clusterwatch.analysis.known_bugs_versions import Range, Version, parse
 from clusterwatch.analysis.signature import plain
 
 LINES_MAX: Final = 200
+LINES_READ_MAX: Final = 20_000
 LINE_MAX_CHARS: Final = 1_000
 VALUES_MAX: Final = 64
 """Different values of one fact that are kept."""
 FINDINGS_MAX: Final = 8
 VERSIONS_TOLD: Final = 3
 ENVIRONMENT_READ: Final = "env.read"
+_LINE_SIGNS: Final = tuple(bug.sign.line for bug in CATALOGUE if bug.sign.line is not None)
 _XID: Final = re.compile(r"\bXid (\d{1,4})\b")
 _RANK_OF_SURE: Final = {Sure.CONFIRMED: 0, Sure.LIKELY: 1, Sure.REPORTED: 2}
 _OF_ALL: Final = frozenset({"host", "gpu", "port"})
@@ -118,14 +121,21 @@ class Known:
 
 
 def case_of(diagnosis: Mapping[str, Any], lines: Iterable[str] = ()) -> Case:
-    """The case of a diagnosis in its JSON form. ``lines``: logs and exceptions beside it."""
+    """The case of a diagnosis in its JSON form.
+
+    Args:
+        lines: logs and exceptions beside it, of which those are kept that some row asks for.
+    """
     found = [one for one in diagnosis.get("findings") or () if isinstance(one, Mapping)][:FINDINGS_MAX]
     parts = [diagnosis, *found]
     texts: list[str] = []
     for part in parts:
         texts += [str(part.get("summary") or ""), str(part.get("cause") or "").replace("_", " ")]
         texts += [str(line) for line in part.get("why") or ()]
-    texts = list(dict.fromkeys(text[:LINE_MAX_CHARS] for text in (*texts, *lines) if text))[:LINES_MAX]
+    cut = (line[:LINE_MAX_CHARS] for line in islice(lines, LINES_READ_MAX))
+    told = (line for line in cut if any(sign.search(line) for sign in _LINE_SIGNS))
+    texts = [text[:LINE_MAX_CHARS] for text in texts if text][:LINES_MAX]
+    texts = list(dict.fromkeys((*texts, *islice(told, LINES_MAX))))
     ops = {plain(str(part["op"]).split(" ")[0]) for part in parts if part.get("op")}
     xids = {int(found) for text in texts for found in _XID.findall(text.replace("xid ", "Xid "))}
     verdicts = {str(part["verdict"]) for part in parts if part.get("verdict")}

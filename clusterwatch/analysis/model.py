@@ -161,6 +161,8 @@ class Observation:
     """what every rank saw of every call, for the slow side; its open end is in ``traces``"""
     unranked: Mapping[int, str] = field(default_factory=dict)
     """file by number, where ``windows`` bear numbers that are no ranks: findings name files instead"""
+    versions: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """fact -> versions of libraries, as dumps and logs tell them; for the catalogue of known bugs"""
 
 
 # --- out ------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import Final
 from clusterwatch.analysis import Diagnosis, Observation, diagnose, exit_code
 from clusterwatch.analysis.overview import Overview, overview
 from clusterwatch.cli.progress import Bar
-from clusterwatch.cli.report import html, outputs, perfetto, text
+from clusterwatch.cli.report import html, known_bugs, outputs, perfetto, text
 from clusterwatch.readers import folder, inputs, topology
 from clusterwatch.readers.observation import FormatError, NoInputError, observe
 from collectors.wire.limits import RANKS_PER_GROUP_MAX
@@ -78,13 +78,16 @@ def run(args: argparse.Namespace) -> int:
         )  # a terminal that knows no such letter still gets the verdict
     worst = diagnosis.worst
     code = exit_code(worst.verdict, worst.fault_class, worst.severity)
+    bugs = known_bugs.of(observation, diagnosis)
     if args.json:
-        print(json.dumps(diagnosis.to_dict(), ensure_ascii=False))
+        answer = diagnosis.to_dict() | ({} if bugs is None else {"known_bugs": bugs.to_dict()})
+        print(json.dumps(answer, ensure_ascii=False))
         if args.html is None and args.perfetto is None:
             return code
     view = _view(observation, diagnosis)
     if not args.json:
-        print("\n".join(text.report(diagnosis, view, text.style_of(sys.stdout), args.stacks)))
+        told = text.report(diagnosis, view, text.style_of(sys.stdout), args.stacks)
+        print("\n".join([*told, *known_bugs.lines(bugs, text.style_of(sys.stdout).width)]))
     return _write_files(args, observation, diagnosis, view) or code
 
 

@@ -15,7 +15,15 @@ from clusterwatch.analysis.model import Finding, InputProblem, RankFacts, RankSt
 from clusterwatch.analysis.slow.log import call_log, hang_traces
 from clusterwatch.analysis.stacks import RECORDER
 from clusterwatch.analysis.tables import Window
-from clusterwatch.readers import collective_log, folder, inspected, inspector_log, job_logs, topology
+from clusterwatch.readers import (
+    collective_log,
+    folder,
+    inspected,
+    inspector_log,
+    job_logs,
+    library_versions,
+    topology,
+)
 from clusterwatch.readers.archives import label, survey
 from clusterwatch.readers.names import PARTS
 from clusterwatch.readers.runs import Job
@@ -85,6 +93,7 @@ def observe(
         world_size=world_size,
         problems=problems,
         logs=told.logs,
+        versions=library_versions.versions(rest, told.logs),
     )
 
 

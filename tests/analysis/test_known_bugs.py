@@ -121,8 +121,10 @@ def test_facts_of_other_jobs_and_of_what_no_row_asks_for_do_not_count() -> None:
 
 def test_a_hostile_case_is_capped() -> None:
     deep: dict[str, Any] = {"verdict": "rank_failed", "why": ["x" * 5_000] * 3, "findings": [7, None]}
-    case = case_of(deep, (f"line {n}" for n in range(10_000)))
-    assert len(case.lines) == 200 and max(map(len, case.lines)) == 1_000
+    case = case_of(deep, (f"line {n}: wrong magic {n}" for n in range(10_000)))
+    assert case.lines == ("x" * 1_000,)
+    case = case_of(deep, (f"{n}: wrong magic 0a != 1b" + "y" * 5_000 for n in range(10_000)))
+    assert len(case.lines) == 201 and max(map(len, case.lines)) == 1_000
     many = setup_of([{f"port/{n}": {"rdma.firmware": f"28.47.{n}"}} for n in range(200)])
     assert len(many.facts["rdma.firmware"]) == 64
 
