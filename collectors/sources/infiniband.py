@@ -8,6 +8,7 @@ bytes.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -75,6 +76,11 @@ _HARDWARE_KINDS: Final = {name: Counter() for name in _CONGESTION}
 _QUEUE: Final = Counter(32, wraps=True)
 """Other files of hw_counters come from 32-bit counters of the firmware."""
 _NO_COUNTERS: Final = frozenset({"lifespan"})
+
+
+@functools.lru_cache(maxsize=1_024)
+def _is_counter(name: str) -> bool:
+    return name not in _NO_COUNTERS and _NAME.fullmatch(name) is not None
 
 
 @dataclass(slots=True)
@@ -285,13 +291,8 @@ class _View:
 
     def _read_folder(self, folder: str) -> dict[str, Count]:
         counts: dict[str, Count] = {}
-        for name in self._tree.list(folder)[:COUNTERS_MAX]:
-            if name in _NO_COUNTERS or not _NAME.fullmatch(name):
-                continue
-            try:
-                count = parsed(self._tree.read_text(f"{folder}/{name}", 4_096))
-            except OSError as error:
-                count = Count(None, reason(error))
+        for name, told in self._tree.texts(folder, COUNTERS_MAX, _is_counter).items():
+            count = Count(None, reason(told)) if isinstance(told, OSError) else parsed(told)
             if name in _MAY_BE_NARROW and count.value == 2**32 - 1:
                 count = Count(None, SATURATED)
             counts[name] = count

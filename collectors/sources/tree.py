@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,7 @@ _EINVAL: Final[dict[str, set[str]]] = {}
 _SYSFS: Final = ("sys/class/", "sys/bus/")
 """Attributes of devices; what else lies below sys (control groups, debugfs) may come in pieces."""
 _PAGE_BYTES: Final = 4_096
+_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 KEPT_OPEN_MAX: Final = 160
 """Descriptors of one source: the state of 64 network devices, or of 128 ports."""
 _ERROR_WORDS: Final = {errno.ENOENT: "not_available", errno.EOPNOTSUPP: "eopnotsupp"}
@@ -73,11 +75,48 @@ class Tree:
         if name in self._errors:
             number = self._errors[name]
             raise OSError(number, os.strerror(number), path)
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        return os.open(path, _FLAGS)
 
     def read_text(self, name: str, max_bytes: int = READ_MAX_BYTES) -> str:
         """The start of a file as text, bad bytes replaced. Raises ``OSError``."""
         return self.read_bytes(name, max_bytes).decode("utf-8", "replace")
+
+    def texts(self, folder: str, count_max: int, wanted: Callable[[str], bool]) -> dict[str, str | OSError]:
+        """Small files of one folder of sysfs by name, in order; an error where one cannot be read.
+
+        Of a machine they are opened beside each other, without the way to the folder each time.
+        """
+        names = [name for name in self.list(folder)[:count_max] if wanted(name)]
+        found: dict[str, str | OSError] = {}
+        try:
+            at = os.open(self.path(folder), os.O_PATH | os.O_CLOEXEC) if self.is_paced else None
+        except OSError:
+            at = None
+        try:
+            for name in names:
+                try:
+                    found[name] = self._text_at(at, folder, name)
+                except OSError as error:
+                    found[name] = error
+        finally:
+            if at is not None:
+                os.close(at)
+        return found
+
+    def _text_at(self, at: int | None, folder: str, name: str) -> str:
+        """Args: ``at`` the folder's descriptor; None: by its path."""
+        path = f"{folder}/{name}"
+        if at is None or path in self.refused or path in self._errors:
+            return self.read_text(path, _PAGE_BYTES)
+        fd = os.open(name, _FLAGS, dir_fd=at)
+        try:
+            return os.read(fd, _PAGE_BYTES).decode("utf-8", "replace")
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                self.refused.add(path)
+            raise
+        finally:
+            os.close(fd)
 
     def list(self, name: str) -> list[str]:
         """Entries of a folder, sorted; empty when it is not there or may not be read."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -94,3 +95,19 @@ def test_no_more_files_are_kept_open_than_a_source_may(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before + KEPT_OPEN_MAX  # noqa: PTH208
     files.close()
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+@pytest.mark.parametrize("kind", [Tree, Machine])
+def test_a_folder_is_read_by_name_and_what_cannot_be_read_costs_itself(
+    tmp_path: Path, kind: type[Tree]
+) -> None:
+    folder = "sys/class/infiniband/x/counters"
+    files = {f"{folder}/{name}": f"{name}\n" for name in ("b", "a", "left_out")}
+    write(tmp_path, files | {f"{folder}/folder/x": "", "read_errors.json": f'{{"{folder}/b": "EINVAL"}}'})
+    tree = kind(tmp_path)
+    told = tree.texts(folder, 8, lambda name: name != "left_out")
+    errors = {name: one.errno for name, one in told.items() if isinstance(one, OSError)}
+    assert list(told) == ["a", "b", "folder"] and told["a"] == "a\n"
+    assert errors == {"b": errno.EINVAL, "folder": errno.EISDIR} and tree.refused == {f"{folder}/b"}
+    assert tree.texts("sys/class/none", 8, lambda _: True) == {}
+    assert list(tree.texts(folder, 1, lambda _: True)) == ["a"]
