@@ -46,9 +46,11 @@ class World(msgspec.Struct):
     name: str
     kept: bytes
     ends_ns: list[int]
-    """ends of the last ``live.WINDOW_STEPS`` steps taken"""
+    """ends of ``kept.steps``"""
     links: bytes = b""
     """what ``link_look`` keeps of its transfers"""
+    newest_ns: int = 0
+    """end of the newest step taken"""
 
 
 class Memory(msgspec.Struct):
@@ -153,16 +155,21 @@ def take(
     shown: list[Told] = []
     taken = 0
     for cast in casts[:WORLDS_MAX]:
-        kept, ends_ns = _kept(worlds.get(cast.world), cast)
+        before = worlds.get(cast.world)
+        kept, ends_ns = _kept(before, cast)
+        ends = dict(zip(kept.steps, ends_ns, strict=True))
         batch, end_ns = _batch(told, cast, kept.newest, now_ns)
         kept.take(batch, cast.layout)
         kept.close()
         taken += len(batch.steps)
-        ends_ns = [*ends_ns, *end_ns][-live.WINDOW_STEPS :]
+        ends |= zip(batch.steps.tolist(), end_ns, strict=True)
+        ends_ns = [ends[step] for step in kept.steps]
+        newest_ns = end_ns[-1] if end_ns else before.newest_ns if before is not None else 0
         found = _judge(attempt, cast, kept, ends_ns, until_ns) if kept.stands_out else []
         transfers = links.take(cast.world, cast.wiring, cast.lives, _step_s(batch))
         found += links.findings(cast.world, cast.wiring, cast.layout, cast.facts)
-        worlds[cast.world] = World(cast.world, live.pack(kept), ends_ns, live_links.pack(transfers))
+        packed = live.pack(kept), ends_ns, live_links.pack(transfers)
+        worlds[cast.world] = World(cast.world, *packed, newest_ns)
         shown.append(Told(cast, tuple(found), kept, ends_ns, transfers))
     return shown, Memory(attempt.number, list(worlds.values())), taken
 
@@ -252,7 +259,7 @@ def _cast(
 
 
 def _from_ns(memory: Memory, now_ns: int) -> int:
-    newest = [world.ends_ns[-1] for world in memory.worlds if world.ends_ns]
+    newest = [world.newest_ns for world in memory.worlds if world.newest_ns]
     return min(newest) - SLACK_NS if newest else now_ns - FIRST_LOOK_NS
 
 
@@ -308,10 +315,11 @@ def _judge(
     attempt: Attempt, cast: Cast, kept: live.Kept, ends_ns: list[int], until_ns: int | None
 ) -> list[Finding]:
     """What the last steps show, read again as a whole."""
+    if kept.held is not None:
+        return live.findings(kept, kept.held, cast.layout, cast.paths, cast.names, cast.facts)
     told = step_history.since(attempt.job_id, attempt.number, ends_ns[0] - SLACK_NS, until_ns)
     window, _ = _batch(told, cast, kept.steps[0] - 1, ends_ns[-1] + LATE_NS + 1)
-    in_window = np.isin(window.steps, kept.steps)
-    window = live.Batch(*(getattr(window, name)[in_window] for name in live.Batch.__slots__))
+    window = window.rows(np.isin(window.steps, kept.steps))
     return live.findings(kept, window, cast.layout, cast.paths, cast.names, cast.facts)
 
 

@@ -143,10 +143,11 @@ def _of_work(case: Case, culprits: tuple[int, ...], slow: list[int]) -> Finding:
     usual_s = float(np.nanmedian(case.table.usual[:, slow]))
     lost_s = usual_s * float(np.expm1(max(excess, 0.0)))
     bad = int(np.median(case.slow.bad_rows[slow]))
+    seen = int(np.median(np.isfinite(case.slow.residual[onset:, slow]).sum(axis=0)))  # others told no work
     what = part_text(case, culprits, is_host)
     why = [
         f"{case.who(slow)}: own work {excess_text(excess)} longer than the peers' of the same stage and "
-        f"replica, in {bad} of {len(case.table.steps) - onset} steps from {case.since(onset)} on",
+        f"replica, in {bad} of {seen} steps from {case.since(onset)} on",
         f"median of the bad steps {seconds_text(usual_s + lost_s)}, usual {seconds_text(usual_s)}; "
         f"the job's own spread is {excess_text(float(np.median(case.slow.noise)))}",
         f"its host launched late before {late:.0%} of the gaps, peers' taken off"
@@ -156,7 +157,7 @@ def _of_work(case: Case, culprits: tuple[int, ...], slow: list[int]) -> Finding:
     verb = "is" if len(culprits) == 1 else "are"
     score = float(case.slow.score[slow].max())
     found = finding(case, word, f"{what} {verb} slow:", culprits, onset, lost_s, excess, score, why)
-    return replace(found, bad_steps=bad, seen_steps=len(case.table.steps) - onset)
+    return replace(found, bad_steps=bad, seen_steps=seen)
 
 
 def _late(case: Case, slow: Iterable[int], onset: int) -> float:

@@ -26,7 +26,12 @@ Ints = NDArray[np.int64]
 
 WINDOW_STEPS: Final = 64
 """Steps that are looked at as a whole while somebody stands out."""
-VERSION: Final = 2
+HELD_ROWS: Final = 24
+"""The same where work is told of some steps only, as where waits are measured on the GPU's stream: 64 of
+those are hours of steps, so their rows are kept instead of being read again."""
+UNTOLD_RUN: Final = 3
+"""So many steps in a row of which no rank tells its work make it a job that tells it of some steps."""
+VERSION: Final = 3
 _TENSOR: Final = frozenset({"tp", "tensor", "mp", "model", "cp", "context", "ep", "expert"})
 _PIPELINE: Final = frozenset({"pp", "pipe", "pipeline"})
 
@@ -51,6 +56,17 @@ class Batch:
     late_launch: Floats
     step_s: Floats
 
+    def rows(self, which: NDArray[np.bool_] | slice) -> Batch:
+        """The steps chosen."""
+        return Batch(*(getattr(self, name)[which] for name in Batch.__slots__))
+
+    def judged(self) -> Batch:
+        """Without the input of ranks whose work is not told in steps in which that of others is: it is by
+        the host's clock, which says nothing of the GPU's, and the others' by the stream's."""
+        known = np.isfinite(self.work_s)
+        some = known.any(axis=1, keepdims=True)
+        return replace(self, input_s=np.where(known | ~some, self.input_s, np.nan))
+
 
 @dataclass(slots=True)
 class Kept:
@@ -63,6 +79,8 @@ class Kept:
         watched: sums of the ranks' own work.
         inputs: sums of the ranks' waits for input.
         written: last row with a checkpoint, so that writes are compared when there are new ones.
+        untold: steps in a row, up to the newest, of which no rank told its work.
+        held: the rows of ``steps``, where work is told of some steps only; None where it is told of each.
     """
 
     watched: Watched
@@ -73,6 +91,8 @@ class Kept:
     written: int = -1
     onsets: dict[int, int] = field(default_factory=dict)
     """rank that is named -> step at which it was seen to begin, which may have left the window since"""
+    untold: int = 0
+    held: Batch | None = None
 
     @classmethod
     def of(cls, layout: Layout) -> Kept:
@@ -82,25 +102,43 @@ class Kept:
 
     def take(self, batch: Batch, layout: Layout) -> None:
         """Adds steps; what is not newer than the newest is left out. Cost: O(steps x ranks log ranks)."""
-        new = batch.steps > self.newest
-        if not new.any():
+        new = batch.rows(batch.steps > self.newest)
+        if not len(new.steps):
             return
-        self._learn_usual(batch.work_s[new], layout)
-        model = work.fit(
-            batch.work_s[new], self._usual(batch.work_s[new], layout), layout.stage, layout.replica
-        )
-        waits = self._waits(batch.input_s[new], model, layout)
-        for row, number in enumerate(batch.steps[new].tolist()):
+        self.newest = int(new.steps[-1])
+        told = self._told(new.judged())
+        if not len(told.steps):
+            return
+        self._learn_usual(told.work_s, layout)
+        model = work.fit(told.work_s, self._usual(told.work_s, layout), layout.stage, layout.replica)
+        waits = self._waits(told.input_s, model, layout)
+        written = _any(np.nan_to_num(told.checkpoint_s) > 0)
+        for row, number in enumerate(told.steps.tolist()):
             self.inputs.add(self.watched.rows, waits[row], phases.INPUT_RULE)
             self.watched.add(model.residual[row])
-            self.newest = number
             self.steps.append(number)
-            if (
-                np.isfinite(batch.checkpoint_s[new][row]).any()
-                and np.nanmax(batch.checkpoint_s[new][row]) > 0
-            ):
-                self.written = number
-        del self.steps[:-WINDOW_STEPS]
+            self.written = number if written[row] else self.written
+        del self.steps[: -(WINDOW_STEPS if self.held is None else HELD_ROWS)]
+
+    def _told(self, new: Batch) -> Batch:
+        """The steps to judge: all, or those with work and with checkpoints where not every step has any."""
+        has_work = _any(np.isfinite(new.work_s))
+        for known in has_work.tolist():
+            self.untold = 0 if known else self.untold + 1
+            if self.held is None and self.untold >= UNTOLD_RUN and (has_work.any() or self._knows_work):
+                self.held, self.steps = new.rows(slice(0, 0)), []
+        if self.held is None:
+            return new
+        told = new.rows(has_work | _any(np.nan_to_num(new.checkpoint_s) > 0))
+        self.held = Batch(*(
+            np.concatenate((getattr(self.held, name), getattr(told, name)))[-HELD_ROWS:]
+            for name in Batch.__slots__
+        ))  # fmt: skip
+        return told
+
+    @property
+    def _knows_work(self) -> bool:
+        return bool(np.isfinite(self.usual_s).any())
 
     def _learn_usual(self, work_s: Floats, layout: Layout) -> None:
         for stage in np.flatnonzero(np.isnan(self.usual_s)).tolist():
@@ -137,6 +175,12 @@ class Kept:
         return any(len(sums.columns) for sums in opened) or self.written in self.steps[-WINDOW_STEPS:]
 
 
+def _any(flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """By step: of any rank."""
+    found: NDArray[np.bool_] = np.asarray(flags.any(axis=1))
+    return found
+
+
 def findings(
     kept: Kept, window: Batch, layout: Layout, paths: Members, names: tuple[str, ...],
     facts: Mapping[int, RankFacts],
@@ -144,10 +188,10 @@ def findings(
     """What the last steps show of those that stand out.
 
     Args:
-        window: the steps of ``kept.steps``, the newest last.
+        window: the steps of ``kept.steps``, the newest last; what ``kept`` holds, where it holds any.
         paths, names: the job's groups, for who waits for whom.
     """
-    table = _table(kept, window, layout, paths, names)
+    table = _table(kept, window.judged(), layout, paths, names)
     if len(table.steps) < judge.STEPS_MIN:
         return []
     model = work.fit(table.work, table.usual, layout.stage, layout.replica)
@@ -225,6 +269,11 @@ class _Stored(msgspec.Struct, array_like=True):
     rows: int
     units: tuple[float, float, float]
     usual_s: bytes
+    untold: int
+    held_rows: int
+    """-1: none are held"""
+    held: bytes
+    """float64: step_s, then float16: work, input, checkpoint and late launch"""
     first_rows: int
     floats: bytes
     """float32: remembered, base, first, then total and highest of each of the sums"""
@@ -241,10 +290,37 @@ def pack(kept: Kept) -> bytes:
     ints = [column for one in sums for column in (one.zero_at, one.opened, one.onset)]
     stored = _Stored(
         VERSION, len(watched.base), kept.newest, kept.written, kept.steps, kept.onsets, watched.rows,
-        (watched.noise, watched.peer_unit, watched.own_unit), kept.usual_s.tobytes(), len(watched.first),
-        np.concatenate(floats).astype(np.float32).tobytes(), np.concatenate(ints).astype(np.int32).tobytes(),
+        (watched.noise, watched.peer_unit, watched.own_unit), kept.usual_s.tobytes(),
+        kept.untold, -1 if kept.held is None else len(kept.held.steps), _held_bytes(kept.held),
+        len(watched.first), np.concatenate(floats).astype(np.float32).tobytes(),
+        np.concatenate(ints).astype(np.int32).tobytes(),
     )  # fmt: skip
     return msgspec.msgpack.encode(stored)
+
+
+_HALVES: Final = ("work_s", "input_s", "checkpoint_s", "late_launch")
+_HALF_MAX_S: Final = 60_000.0
+
+
+def _held_bytes(held: Batch | None) -> bytes:
+    """Halves are exact to a thousandth: less than the noise of a step."""
+    if held is None:
+        return b""
+    halves = [np.clip(getattr(held, name), 0.0, _HALF_MAX_S).astype(np.float16).tobytes() for name in _HALVES]
+    return held.step_s.astype(np.float64).tobytes() + b"".join(halves)
+
+
+def _held(stored: _Stored) -> Batch | None:
+    rows, ranks = stored.held_rows, stored.rank_count
+    if rows < 0:
+        return None
+    if rows > HELD_ROWS or rows > len(stored.steps) or len(stored.held) != 8 * rows + 8 * rows * ranks:
+        raise ValueError("kept steps are damaged: what they hold is not of their size")
+    step_s = np.frombuffer(stored.held, np.float64, rows).copy()
+    halves = np.frombuffer(stored.held, np.float16, offset=8 * rows).astype(np.float64)
+    halves = halves.reshape(len(_HALVES), rows, ranks)
+    steps = np.array(stored.steps[len(stored.steps) - rows :], np.int64)
+    return Batch(steps, halves[0], halves[1], halves[2], halves[3], step_s)
 
 
 def unpack(data: bytes) -> Kept:
@@ -270,4 +346,7 @@ def unpack(data: bytes) -> Kept:
     ]
     watched = Watched(stored.rows, *stored.units, remembered.copy(), base.copy(), first, sums[0], sums[1])
     usual = np.frombuffer(stored.usual_s, np.float64).copy()
-    return Kept(watched, sums[2], usual, stored.newest, stored.steps, stored.written, stored.onsets)
+    return Kept(
+        watched, sums[2], usual, stored.newest, stored.steps, stored.written, stored.onsets, stored.untold,
+        _held(stored),
+    )  # fmt: skip

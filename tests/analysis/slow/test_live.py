@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -122,6 +124,54 @@ def test_ranks_that_tell_nothing_are_nobodys_fault() -> None:
     batch.work_s[:, 10] = np.nan
     batch.work_s[::2, 4] = np.nan
     assert not watched(batch).stands_out
+
+
+def sparse(batch: Batch, every: int = 8) -> Batch:
+    """Work is told of each eighth step, as where waits are measured on the GPU's stream; input of all."""
+    work = np.where((batch.steps % every == 0)[:, None], batch.work_s, np.nan)
+    return replace(batch, work_s=work)
+
+
+def held_findings(kept: Kept) -> list[Finding]:
+    assert kept.held is not None
+    return live.findings(kept, kept.held, LAYOUT, MEMBERS, NAMES, {})
+
+
+@pytest.mark.parametrize("at_once", [3, 40])
+def test_a_slow_rank_is_named_where_each_eighth_step_tells_its_work(at_once: int) -> None:
+    batch = steps(400)
+    batch.work_s[203:, 10] *= 1.3
+    kept = watched(sparse(batch), at_once)
+    assert kept.steps == list(range(216, 401, 8)) and len(live.pack(kept)) < 16 * (8 * live.HELD_ROWS + 400)
+    (found,) = held_findings(kept)
+    assert (found.verdict, found.culprit_ranks) == ("slow_gpu", (10,))
+    assert found.bad_steps == found.seen_steps == live.HELD_ROWS
+
+
+def test_a_slow_rank_is_named_with_its_first_step_among_the_told_ones() -> None:
+    batch = steps(260)
+    batch.work_s[203:, 10] *= 1.3
+    (found,) = held_findings(watched(sparse(batch)))
+    assert (found.onset_step, found.bad_steps, found.seen_steps) == (208, 7, 7)
+
+
+def test_input_by_the_hosts_clock_is_no_input_where_work_is_told_by_the_streams() -> None:
+    batch = steps(400)
+    batch.input_s[np.arange(1, 401) % 8 != 0, 3] += 0.5
+    assert not watched(sparse(batch)).stands_out
+    batch.work_s[:, 3] = np.nan
+    batch.input_s[:, 3] += 0.5
+    assert not watched(sparse(batch)).stands_out
+
+
+def test_one_step_without_work_changes_nothing() -> None:
+    batch = steps()
+    batch.work_s[50:, 10] *= 1.3
+    batch.work_s[[30, 70]] = np.nan
+    kept = watched(batch)
+    assert kept.held is None
+    (found,) = told(kept, batch)
+    assert (found.onset_step, found.bad_steps, found.seen_steps) == (51, 39, 39)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x80", b"\xc1" * 40, live.pack(Kept.of(LAYOUT))[:-9]])
