@@ -88,27 +88,60 @@ _RISE_MIN: Final = 0.5
 """of the level after: a smaller rise is noise of something that was always there"""
 
 
-def change_row(values: Floats, first: int, last: int) -> int:
-    """The row of the split of a series that leaves the least squares.
+_RAMP_MIN: Final = 4
+"""Rows; a shorter rise is a step that noise blurs."""
+_RAMP_MAX: Final = 48
+_RAMP_GAIN: Final = 0.85
+"""A ramp is taken where it leaves less than this of what the best step leaves."""
 
-    Only rows ``first`` to ``last`` may be the split; NaN rows are left out. 0 where it never was otherwise:
-    no row before it, or no step up.
+
+def change_row(values: Floats, first: int, last: int) -> int:
+    """The row where a series began to change: of the step, or of the ramp, that leaves the least squares.
+
+    Only rows ``first`` to ``last`` may be the step, and a ramp that holds one of them may begin as much
+    earlier as it is long; NaN rows are left out. 0 where it never was otherwise: no row before it, no rise.
     """
     known = np.flatnonzero(~np.isnan(values))
     if len(known) < 2:
         return 0
     series = np.clip(values[known], -_MOST, _MOST)
+    may = (known[1:] >= first) & (known[1:] <= last)
+    left = np.where(may, _step_losses(series), np.inf)
+    split = int(np.argmin(left)) + 1
+    loss = float(left[split - 1])
+    if not np.isfinite(loss):
+        return 0
+    before, after = float(series[:split].mean()), float(series[split:].mean())
+    whole = float(((series - series.mean()) ** 2).sum())
+    if after - before <= _RISE_MIN * abs(after) or loss > 0.8 * whole:
+        return 0
+    ramp_loss, begin = _ramp(series, split)
+    return int(known[begin if ramp_loss < _RAMP_GAIN * loss else split])
+
+
+def _step_losses(series: Floats) -> Floats:
+    """Squares left by a step before each row but the first."""
     sums, squares = np.cumsum(series), np.cumsum(series**2)
     n = np.arange(1, len(series))
     left = squares[:-1] - sums[:-1] ** 2 / n
-    right = (squares[-1] - squares[:-1]) - (sums[-1] - sums[:-1]) ** 2 / (len(series) - n)
-    loss = left + right
-    loss[(known[1:] < first) | (known[1:] > last)] = np.inf
-    split = int(np.argmin(loss)) + 1
-    if not np.isfinite(loss[split - 1]):
-        return 0
-    before, after = float(series[:split].mean()), float(series[split:].mean())
-    whole = float(squares[-1] - sums[-1] ** 2 / len(series))
-    if after - before <= _RISE_MIN * abs(after) or loss[split - 1] > 0.8 * whole:
-        return 0
-    return int(known[split])
+    losses: Floats = left + (squares[-1] - squares[:-1]) - (sums[-1] - sums[:-1]) ** 2 / (len(series) - n)
+    return losses
+
+
+def _ramp(series: Floats, middle: int) -> tuple[float, int]:
+    """(squares left, first row) of the best ramp from one level to another around a row."""
+    rows = np.arange(len(series))
+    begins = np.arange(max(1, middle - _RAMP_MAX), middle + 1)
+    lengths = np.arange(_RAMP_MIN, _RAMP_MAX + 1)
+    begin, length = (grid.reshape(-1) for grid in np.meshgrid(begins, lengths, indexing="ij"))
+    holds = begin + length > middle
+    begin, length = begin[holds], length[holds]
+    if not len(begin):
+        return np.inf, middle
+    rise = np.clip((rows - begin[:, None] + 1) / length[:, None], 0.0, 1.0)
+    rise -= rise.mean(axis=1, keepdims=True)
+    centred = series - series.mean()
+    spread = (rise**2).sum(axis=1)
+    losses = (centred**2).sum() - (rise @ centred) ** 2 / np.maximum(spread, 1e-12)
+    best = int(np.argmin(losses))
+    return float(losses[best]), int(begin[best])

@@ -28,6 +28,8 @@ STORAGE_RULE: Final = alarm.Rule(allowed=0.3, most=2.0, opens=0.75)
 STORAGE_MIN_S: Final = 0.01
 PAUSE_MIN: Final = 0.15
 PAUSED_RANKS_MIN: Final = 0.3
+PAUSED_EVENLY_MIN: Final = 0.6
+"""Of the ranks that would have a pause by chance: in a short log not all had their turn."""
 PAUSED_STEPS_MIN: Final = 0.005
 
 
@@ -107,8 +109,9 @@ def slow_storage(table: StepTable) -> list[SlowStorage]:
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log(np.maximum(per_node, 1e-6))
     usual = quantiles.low(logs, quantiles.CENTRE)[:, None]
-    noise = float(np.nan_to_num(quantiles.median(quantiles.spread(logs))))
     excess = logs - usual
+    # over all writes at once: of the few nodes of one write a slow one is a good part of the spread
+    noise = float(np.nan_to_num(quantiles.spread(excess.reshape(-1))))
     rule = alarm.Rule(max(STORAGE_RULE.allowed, 3 * noise), STORAGE_RULE.most, STORAGE_RULE.opens)
     alarms, found = alarm.watch(excess, rule), []
     for column in alarms.columns.tolist():
@@ -134,7 +137,7 @@ def pauses(table: StepTable, residual: Floats, named: Bools) -> Pauses | None:
         residual: (S, R) of the work model, centred.
         named: (R,) ranks that are known to be slow; they do not count.
     """
-    others = residual[:, ~named]
+    others = residual[1:, ~named]  # the first step is never like the others
     if others.size == 0 or len(others) < 2:
         return None
     high = np.nan_to_num(others, nan=0.0) > PAUSE_MIN
@@ -144,7 +147,9 @@ def pauses(table: StepTable, residual: Floats, named: Bools) -> Pauses | None:
     known = max(1, int(np.sum(~np.isnan(others))))
     rank_ratio, step_ratio = float(lonely.any(axis=0).mean()), float(lonely.sum() / known)
     together = lonely.mean(axis=1)
-    if rank_ratio < PAUSED_RANKS_MIN or step_ratio < PAUSED_STEPS_MIN or together.max() > 0.5:
+    by_chance = 1.0 - (1.0 - step_ratio) ** len(others)
+    least = min(PAUSED_RANKS_MIN, PAUSED_EVENLY_MIN * by_chance)
+    if rank_ratio < least or step_ratio < PAUSED_STEPS_MIN or together.max() > 0.5:
         return None
-    lost = (table.usual[:, ~named] * np.expm1(others))[lonely]
+    lost = (table.usual[1:, ~named] * np.expm1(others))[lonely]
     return Pauses(rank_ratio, step_ratio, float(np.median(lost)))

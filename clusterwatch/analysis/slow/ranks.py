@@ -21,6 +21,8 @@ Bools = NDArray[np.bool_]
 
 UNIT_MIN: Final = 0.012
 """An excess counts from 1.5 of these on: below 1.8 % nobody is looked at, however quiet the job."""
+OWN_UNIT_MIN: Final = 0.008
+"""The same against own history, which silicon does not move: below 1.2 % no change is looked at."""
 RULE: Final = alarm.Rule(allowed=1.5, most=6.0, opens=15.0)
 """In units of the noise; a pause of any length adds 4.5, so four bad steps are the fewest that open."""
 _FADES: Final = 0.1
@@ -99,7 +101,7 @@ class Watched:
     @classmethod
     def of(cls, ranks: int) -> Watched:
         nobody = np.full(ranks, np.nan)
-        return cls(0, 0.0, UNIT_MIN, UNIT_MIN, np.zeros(ranks), nobody, np.zeros((0, ranks)),
+        return cls(0, 0.0, UNIT_MIN, OWN_UNIT_MIN, np.zeros(ranks), nobody, np.zeros((0, ranks)),
                    alarm.Sums.of(ranks), alarm.Sums.of(ranks))  # fmt: skip
 
     def add(self, residual: Floats) -> None:
@@ -112,7 +114,7 @@ class Watched:
         self.noise += fades * (float(quantiles.spread(beyond)) - self.noise)
         change = np.where(np.isnan(beyond), 0.0, beyond - self.remembered)
         self.remembered = self.remembered + fades * np.clip(change, -_STEP_MOST, _STEP_MOST)
-        self.peer_unit = self._unit(self.remembered)
+        self.peer_unit = self._unit(self.remembered, UNIT_MIN)
         self.peers.add(self.rows, beyond / self.peer_unit, RULE)
         self._against_itself(beyond)
         self.rows += 1
@@ -125,15 +127,15 @@ class Watched:
                     self.first[1:], axis=0
                 )  # the first step is never like the others
             return
-        self.own_unit = self._unit(self.remembered - self.base)
+        self.own_unit = self._unit(self.remembered - self.base, OWN_UNIT_MIN)
         self.own.add(self.rows, (beyond - self.base) / self.own_unit, RULE)
 
-    def _unit(self, lasting: Floats) -> float:
+    def _unit(self, lasting: Floats, least: float) -> float:
         """What an excess is counted in: one step's noise, and how far apart the ranks stay."""
         ranks = max(1, len(lasting))
         apart = float(np.nan_to_num(quantiles.spread(lasting)))
         factor = outlier_bound(ranks) * (1 + 2 / float(np.sqrt(ranks))) / RULE.allowed
-        return max(UNIT_MIN, self.noise, factor * apart)
+        return max(least, self.noise, factor * apart)
 
     def told(self, history: Floats, noise: Floats) -> SlowRanks:
         """Who opened, from a history (S, R) of centred residuals whose last row is the newest step."""

@@ -45,7 +45,7 @@ class StepTable:
         rare_gap: (S, R) before a barrier that not every step has: the checkpoint's write.
         late_launch: (S, R) share of calls that the host enqueued only just before they started, 0 to 1.
         step_s: (S,) from step to step, the median over ranks.
-        stage_work: (stages,) usual work of a step by stage.
+        stage_work: (stages,) usual work of a step by stage, with the work before its first call.
         transfers: one per kind of call and size.
         paths: ranks of each group, and behind the groups of each pair that sends point to point.
     """
@@ -96,6 +96,7 @@ def table(calls: Calls, layout: Layout, members: Members) -> StepTable:
     pair = _pairs(blocking, layout, is_first)
     is_rare = blocking.is_barrier & (_share(blocking) < EVERY_RATIO)
     work, usual, stage_work = _work(gap_s, pair, cell, ~is_first & ~is_rare, shape, layout.stage)
+    stage_work = stage_work + _first_work(blocking, gap_s, is_first, ~is_first & ~is_rare, layout.stage)
     return StepTable(
         steps=steps,
         work=work,
@@ -210,6 +211,30 @@ def _work(
     known = usual >= KNOWN_RATIO * whole[stage][None, :]
     known &= usual > 0
     return np.where(known, work, np.nan), np.where(known, usual, np.nan), whole
+
+
+_FIRST_RATIO = 0.2
+"""Quantile of the gaps before calls like a step's first: forward passes, shorter than backward ones."""
+
+
+def _first_work(calls: Calls, gap_s: Floats, is_first: Bools, counts: Bools, stage: Ints) -> Floats:
+    """What of the gap before a step's first call is work, by stage, seconds.
+
+    A first stage computes its first micro-batch there, behind the input; the others wait for a message. It is
+    as much as comes before calls of that kind later in the step, and no more than the gap.
+    """
+    sort = calls.op * (int(calls.size_bytes.max(initial=0)) + 1) + calls.size_bytes
+    mine, known = stage[calls.rank], ~np.isnan(gap_s)
+    found = np.zeros(int(stage.max(initial=0)) + 1)
+    for number in range(len(found)):
+        first = np.flatnonzero(is_first & known & (mine == number))
+        if not len(first):
+            continue
+        kinds, times = np.unique(sort[first], return_counts=True)
+        alike = counts & known & (mine == number) & (sort == kinds[np.argmax(times)])
+        if alike.any():
+            found[number] = min(float(quantiles.low(gap_s[rows], _FIRST_RATIO)) for rows in (alike, first))
+    return found
 
 
 def _sums(place: Ints, values: Floats, count: int) -> Floats:

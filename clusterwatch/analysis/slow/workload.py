@@ -17,10 +17,12 @@ from clusterwatch.analysis.slow.work import Model
 
 Floats = NDArray[np.float64]
 
-STAGE_MIN: Final = 0.14
+STAGE_MIN: Final = 0.1
 """A last stage with its loss is some per cent longer in a job that is cut well."""
 SKEW_MIN: Final = 0.1
-SEQUENCE_MIN: Final = 0.08
+SEQUENCE_MIN: Final = 0.05
+SEQUENCE_MIN_ALONE: Final = 0.08
+"""Where a replica is one rank, its effect has that rank's noise, and the largest of many is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,8 @@ def explain(table: StepTable, model: Model, residual: Floats) -> Workload:
     top = np.nanmax(np.where(np.isnan(rest), -np.inf, rest), axis=1) if rest.size else np.zeros(0)
     top = top[np.isfinite(top)]
     sequences = float(np.median(top)) if len(top) and rest.shape[1] > 1 else 0.0
-    return Workload(_stage(table.stage_work), skew, sequences if sequences > SEQUENCE_MIN else None)
+    least = SEQUENCE_MIN if model.has_replicas else SEQUENCE_MIN_ALONE
+    return Workload(_stage(table.stage_work), skew, sequences if sequences > least else None)
 
 
 def _stage(work: Floats) -> tuple[int, float] | None:

@@ -40,6 +40,16 @@ def test_a_host_that_writes_slowly_is_named_at_its_first_slow_checkpoint() -> No
     assert (found.node, found.writes) == (1, 4)
 
 
+def test_a_slow_writer_among_few_hosts_that_vary_is_named_and_the_others_are_not() -> None:
+    for seed in range(8):
+        gaps, random = np.full((100, 16), np.nan), np.random.default_rng(seed)
+        gaps[19::20] = np.repeat(0.3 * np.exp(random.normal(0.0, 0.08, (5, 4))), 4, axis=1)
+        table = bare(np.exp(residual(100)), layout(), rare_gap=gaps)
+        assert phases.slow_storage(table) == []
+        gaps[:, 8:12] *= 2.0
+        assert [one.node for one in phases.slow_storage(table)] == [2]
+
+
 def test_writes_that_vary_are_no_fault() -> None:
     assert phases.slow_storage(checkpoints(0, 1.15)) == []
 
@@ -52,6 +62,10 @@ def test_pauses_of_many_at_different_steps_are_told_and_not_those_of_one() -> No
     told = phases.pauses(table, model_of(table).residual, np.zeros(16, np.bool_))
     assert told is not None and told.rank_ratio > 0.8
     assert not ranks.of_residual(model_of(table).residual).is_slow.any()
+    first = residual(100)
+    first[0, ::2] += 0.5
+    table = bare(np.exp(first), layout())
+    assert phases.pauses(table, model_of(table).residual, np.zeros(16, np.bool_)) is None
     one = residual(100)
     one[::9, 3] += 0.5
     table = bare(np.exp(one), layout())

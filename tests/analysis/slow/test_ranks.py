@@ -38,6 +38,14 @@ def test_every_second_week_of_steps_is_enough() -> None:
     assert slow(values) == [7]
 
 
+def test_three_per_cent_that_come_and_go_are_told_by_the_ranks_own_history() -> None:
+    values = residual(steps=100)
+    for start in range(30, 100, 25):
+        values[start : start + 12, 7] += np.log(1.03)
+    assert slow(values) == [7]
+    assert slow(values - 0.6 * (values > 0.02)) == []
+
+
 @pytest.mark.parametrize("pause", [0.3, 5.0])
 def test_pauses_of_any_length_open_nothing(pause: float) -> None:
     values = residual(steps=200)
