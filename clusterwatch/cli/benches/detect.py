@@ -3,7 +3,7 @@
 In: numbers of ranks, seeds, kinds. Out: a table of kind x size x shape in time, then the figures. Every case
 is a collective log with one truth (``simulate.step_job``, a model apart from the detectors), read from disk
 and judged as ``clusterwatch analyze`` would. ``--arrays`` leaves the files out, which a large job needs.
-``--cases`` judges folders that are there instead.
+``--cases`` judges folders that are there instead. ``--stalls``: stalls on traces and progress.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from clusterwatch.cli.benches import detect_stalls
 from clusterwatch.cli.benches.detect_judge import Judgement, Score, judged, score, verdict_of
 from clusterwatch.cli.benches.detect_log import log_of, verdict_on
 from clusterwatch.cli.benches.options import parser_of
@@ -44,6 +45,8 @@ class Result:
 def run(arguments: list[str], verdict: Verdict = verdict_of) -> dict[str, Any]:
     """Makes and judges the cases, prints the table, gives the figures."""
     options = _options(arguments)
+    if options.stalls:
+        return detect_stalls.run(options)
     results = []
     cases = (
         _given(options.cases, verdict) if options.cases
@@ -72,8 +75,9 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--json-cases", action="store_true", help="also a JSON line for each case")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the cases answered wrongly there")
     parser.add_argument("--cases", type=Path, metavar="FOLDER", help="judge the cases in this folder instead")
+    detect_stalls.add_options(parser)
     options = parser.parse_args(arguments)
-    if not set(options.ranks) <= set(SHAPES):
+    if not options.stalls and not set(options.ranks) <= set(SHAPES):
         raise OpsError(f"--ranks takes {', '.join(map(str, SHAPES))}.")
     if options.seeds < 1:
         raise OpsError("--seeds takes a number of at least 1.")
