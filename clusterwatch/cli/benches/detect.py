@@ -4,6 +4,7 @@ In: numbers of ranks, seeds, kinds. Out: a table of kind x size x shape in time,
 is a collective log with one truth (``simulate.step_job``, a model apart from the detectors), read from disk
 and judged as ``clusterwatch analyze`` would. ``--arrays`` leaves the files out, which a large job needs.
 ``--cases`` judges folders that are there instead. ``--stalls``: stalls on traces and progress.
+``--hour``: what an hour of steps costs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from clusterwatch.cli.benches import detect_stalls
+from clusterwatch.cli.benches import detect_hour, detect_stalls
 from clusterwatch.cli.benches.detect_judge import Judgement, Score, judged, score, verdict_of
 from clusterwatch.cli.benches.detect_log import log_of, verdict_on
 from clusterwatch.cli.benches.options import parser_of
@@ -47,6 +48,8 @@ def run(arguments: list[str], verdict: Verdict = verdict_of) -> dict[str, Any]:
     options = _options(arguments)
     if options.stalls:
         return detect_stalls.run(options)
+    if options.hour:
+        return detect_hour.run(max(options.ranks))
     results = []
     cases = (
         _given(options.cases, verdict) if options.cases
@@ -76,8 +79,11 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the cases answered wrongly there")
     parser.add_argument("--cases", type=Path, metavar="FOLDER", help="judge the cases in this folder instead")
     detect_stalls.add_options(parser)
+    detect_hour.add_options(parser)
     options = parser.parse_args(arguments)
-    if not options.stalls and not set(options.ranks) <= set(SHAPES):
+    if options.hour and any(ranks < 64 or ranks % 64 for ranks in options.ranks):
+        raise OpsError("--hour takes --ranks of a multiple of 64.")
+    if not (options.stalls or options.hour) and not set(options.ranks) <= set(SHAPES):
         raise OpsError(f"--ranks takes {', '.join(map(str, SHAPES))}.")
     if options.seeds < 1:
         raise OpsError("--seeds takes a number of at least 1.")
