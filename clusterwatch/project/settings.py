@@ -142,7 +142,7 @@ SPECTACULAR_SETTINGS = {
 
 STATIC_URL = "/static/"
 STATICFILES_DIRS = [ASSET_DIR / "static"]
-STATIC_ROOT = STATE_DIR / "staticfiles"
+# Served from where they lie: nothing is collected into a folder of its own, so there is no STATIC_ROOT.
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -149,28 +150,51 @@ def test_the_newest_stack_of_each_rank_is_kept(tmp_path: Path) -> None:
     assert [stack.threads[0].frames for stack in stacks] == [("outer (job.py:9)", "inner (job.py:3)")] * 2
 
 
-def big(folder: Path) -> None:
-    """Files that take seconds to read, in several processes."""
-    data = job(2, calls=2_000).pickled(0)
-    for rank in range(256):
-        (folder / f"nccl_trace_rank_{rank}").write_bytes(data)
+STOPS_IN_THE_MIDDLE = """
+import sys
+from clusterwatch.cli.main import main
+from clusterwatch.readers import dumps
+load = dumps.load
+def held(blob, what, **rest):
+    open(sys.argv[1]).read()
+    return load(blob, what, **rest)
+dumps.load = held
+sys.exit(main(["analyze", sys.argv[2]]))
+"""
+"""``analyze``, of which every process waits, at its first file, for a pipe that nobody writes to."""
+
+
+def reader_of(pipe: Path, running: subprocess.Popen[str]) -> int:
+    """The pipe's other end, open for writing, once a process reads it."""
+    deadline = time.monotonic() + 60
+    while running.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(OSError):  # ENXIO: nobody reads yet
+            return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        time.sleep(0.01)
+    raise AssertionError(f"nobody reads: {running.communicate()}")
 
 
 def test_an_interrupt_ends_all_processes(tmp_path: Path) -> None:
-    big(tmp_path)
-    command = [sys.executable, "-m", "clusterwatch.cli.main", "analyze", str(tmp_path)]
+    pipe, folder = tmp_path / "pipe", tmp_path / "dumps"
+    os.mkfifo(pipe)
+    put(folder, job(16))
+    for rank in range(16):  # of a size that is shared out over processes
+        with (folder / f"nccl_trace_rank_{rank}").open("ab") as file:
+            file.truncate(512 * 1024)
     running = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, text=True
-    )
-    children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
-    cores = len(os.sched_getaffinity(0))
-    deadline = time.monotonic() + 30
-    while running.poll() is None and time.monotonic() < deadline:
-        if cores == 1 or children.read_text().split():
-            break
-        time.sleep(0.01)
-    os.killpg(running.pid, signal.SIGINT)
-    out, err = running.communicate(timeout=30)
+        [sys.executable, "-c", STOPS_IN_THE_MIDDLE, str(pipe), str(folder)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, text=True,
+    )  # fmt: skip
+    writing = reader_of(pipe, running)
+    try:
+        copies = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+        assert bool(copies) == (len(os.sched_getaffinity(0)) > 1)
+        os.killpg(running.pid, signal.SIGINT)
+        out, err = running.communicate(timeout=30)
+    finally:
+        os.close(writing)
+        if running.poll() is None:
+            os.killpg(running.pid, signal.SIGKILL)
     assert running.returncode == 130 and out == "" and "Traceback" not in err
     with pytest.raises(ProcessLookupError):
         os.killpg(running.pid, 0)
