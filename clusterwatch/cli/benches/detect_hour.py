@@ -58,7 +58,8 @@ def run(ranks: int, steps: int = int(3600 / STEP_S)) -> dict[str, Any]:
     opened, quarter = _opened(kept), max(1, len(looks_s) // 4)
     return {
         "bench": "detect", "hour": True, "ranks": ranks, "steps": steps,
-        "look_p50_ms": _ms(float(np.quantile(looks_s, 0.5))), "look_p99_ms": _ms(float(np.quantile(looks_s, 0.99))),
+        "look_p50_ms": _ms(float(np.quantile(looks_s, 0.5))),
+        "look_p99_ms": _ms(float(np.quantile(looks_s, 0.99))),
         "first_quarter_ms": _ms(sum(looks_s[:quarter]) / quarter),
         "last_quarter_ms": _ms(sum(looks_s[-quarter:]) / quarter),
         "step_ms": _ms(sum(looks_s) / steps), "stored_max_bytes": stored_bytes,

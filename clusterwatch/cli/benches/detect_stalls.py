@@ -54,6 +54,9 @@ class Stall:
     kind: str
     ranks: int
     exact: bool
+    """verdict, culprits and suspects are those of the truth"""
+    call_right: bool
+    """the group, number and operation as well; a rank that is missed may be waited for in several calls"""
     wrong: bool
     """a rank is named that is not at fault"""
     delay_s: float | None
@@ -100,7 +103,8 @@ def judged(ranks: int, kind: Kind | None, seed: int) -> Stall:
     is_live = kind is not None and kind is not Kind.STALE_DUMP
     delay_s, known_at_once = _watched(job, traces, truth, seed) if is_live else (None, None)
     return Stall(
-        str(kind or "no_fault"), ranks, any(_says(one, truth) for one in told.findings),
+        str(kind or "no_fault"), ranks, any(_names(one, truth) for one in told.findings),
+        any(_names(one, truth) and _tells_call(one, truth) for one in told.findings),
         not named <= {*truth.culprit_ranks, *truth.suspect_ranks}, delay_s, known_at_once, seconds,
         told.worst.summary,
     )  # fmt: skip
@@ -118,13 +122,16 @@ def _job(ranks: int, kind: Kind | None, seed: int) -> TraceJob:
     return made
 
 
-def _says(found: Finding, truth: Truth) -> bool:
-    return (
-        (found.verdict, found.culprit_ranks, found.suspect_ranks)
-        == (truth.verdict, truth.culprit_ranks, truth.suspect_ranks)
-        and (truth.group is None or (found.group and (found.group.name, found.group.desc)) == truth.group)
-        and (truth.seq is None or (found.seq, found.op) == (truth.seq, truth.op))
-    )
+def _names(found: Finding, truth: Truth) -> bool:
+    told = found.verdict, found.culprit_ranks, found.suspect_ranks
+    return told == (truth.verdict, truth.culprit_ranks, truth.suspect_ranks)
+
+
+def _tells_call(found: Finding, truth: Truth) -> bool:
+    group = None if found.group is None else (found.group.name, found.group.desc)
+    if truth.group not in (None, group):
+        return False
+    return truth.seq is None or (found.seq, found.op) == (truth.seq, truth.op)
 
 
 # --- progress as a detector sees it ----------------------------------------------------------------------
@@ -207,7 +214,7 @@ def _look(
 
 def _table(found: list[Stall]) -> Iterator[str]:
     yield (
-        f"{'kind':<26}{'ranks':>7}{'cases':>7}{'exact':>7}{'wrong':>7}"
+        f"{'kind':<26}{'ranks':>7}{'cases':>7}{'exact':>7}{'call':>7}{'wrong':>7}"
         f"{'p50 s':>8}{'most s':>8}{'known':>7}{'cpu s':>8}"
     )
     rows: dict[tuple[str, int], list[Stall]] = {}
@@ -219,10 +226,9 @@ def _table(found: list[Stall]) -> Iterator[str]:
         told = f"{np.median(delays):>8.1f}{max(delays):>8.1f}" if delays else f"{'-':>8}{'-':>8}"
         share = f"{sum(right) / len(right):>7.0%}" if right else f"{'-':>7}"
         cpu_s = float(np.mean([one.seconds for one in some]))
-        yield (
-            f"{kind:<26}{ranks:>7}{len(some):>7}{sum(one.exact for one in some):>7}"
-            f"{sum(one.wrong for one in some):>7}{told}{share}{cpu_s:>8.2f}"
-        )
+        counts = (sum(getattr(one, name) for one in some) for name in ("exact", "call_right", "wrong"))
+        counted = "".join(f"{number:>7}" for number in (ranks, len(some), *counts))
+        yield f"{kind:<26}{counted}{told}{share}{cpu_s:>8.2f}"
 
 
 def _figures(options: argparse.Namespace, found: list[Stall]) -> dict[str, Any]:
@@ -231,7 +237,7 @@ def _figures(options: argparse.Namespace, found: list[Stall]) -> dict[str, Any]:
     return {
         "bench": "detect", "stalls": True, "ranks": options.ranks, "seeds": options.seeds,
         "cases": len(found), "exact": sum(one.exact for one in found),
-        "wrong_names": sum(one.wrong for one in found),
+        "call_right": sum(one.call_right for one in found), "wrong_names": sum(one.wrong for one in found),
         "watched": len(live), "suspected": len(delays),
         "suspected_p50_s": round(float(np.quantile(delays, 0.5)), 2) if delays else None,
         "suspected_p99_s": round(float(np.quantile(delays, 0.99)), 2) if delays else None,

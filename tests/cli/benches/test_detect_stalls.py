@@ -11,7 +11,7 @@ from clusterwatch.simulate.traces import Kind
 
 def test_a_missing_rank_is_named_and_seen_by_the_first_look_that_suspects() -> None:
     found = detect_stalls.judged(64, Kind.MISSING_RANK, 1)
-    assert found.exact and not found.wrong and found.known_at_once
+    assert found.exact and found.call_right and not found.wrong and found.known_at_once
     assert found.delay_s is not None and 2.5 <= found.delay_s <= 5.0
 
 
