@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -19,12 +18,11 @@ from clusterwatch.analysis.model import Finding, RankFacts
 from clusterwatch.analysis.slow import link_findings, live_links
 from clusterwatch.analysis.slow.edges import Edges, Ints, Paths, paths_of
 from clusterwatch.analysis.slow.layout import UNKNOWN, Layout, Members
-from clusterwatch.analysis.slow.link_findings import UNNAMED
 from clusterwatch.analysis.slow.live_links import KeptLinks
-from clusterwatch.detect import ports
+from clusterwatch.detect import link_names
 from clusterwatch.fleet.models import Node
 from clusterwatch.incidents.services import Piece
-from clusterwatch.jobs.models import Group, Job, Rank
+from clusterwatch.jobs.models import Group, Rank
 from clusterwatch.store import edge_history
 from clusterwatch.store.edge_history import EdgeRows
 from clusterwatch.store.edge_pack import EdgesDamaged
@@ -34,8 +32,6 @@ AGAIN_NS: Final = 180 * 10**9
 """Read again at most: later than ``live_links.LATE_NS`` nobody is waited for."""
 SLACK_NS: Final = 30 * 10**9
 """Ranks of different nodes tell one step within this, by their clocks."""
-NODES_MAX: Final = 16
-"""Nodes whose ports are asked for."""
 PATHS_SHOWN: Final = 16
 NAME_MAX_CHARS: Final = 80
 log = logging.getLogger(__name__)
@@ -155,9 +151,11 @@ class Look:
         kept = self._kept[world]
         if not kept.stands_out:
             return []
-        names = _Names(self._cluster_id, self._job_id, how)
-        placed = replace(layout, nic=names.nic(kept), leaf=how.leaf)
-        return [names.with_far_end(one) for one in link_findings.findings(kept, how.paths, placed, facts)]
+        called = link_names.names(
+            self._cluster_id, self._job_id, world, how.ranks, how.leaf, self._now_ns
+        )
+        placed = replace(layout, nic=called.nic, leaf=called.leaf)
+        return [called.with_far_end(one) for one in link_findings.findings(kept, how.paths, placed, facts)]
 
 
 def edges_of(rows: EdgeRows, world: str, how: Wiring) -> Edges | None:
@@ -187,48 +185,6 @@ def kept_of(data: bytes, rank_count: int) -> KeptLinks:
             if len(kept.told) == rank_count:
                 return kept
     return KeptLinks.of(rank_count)
-
-
-class _Names:
-    """Names of ports and of what is behind them, for a job in which something stands out."""
-
-    def __init__(self, cluster_id: int, job_id: int, how: Wiring) -> None:
-        self._cluster_id, self._job_id, self._how = cluster_id, job_id, how
-
-    def nic(self, kept: KeptLinks) -> tuple[str, ...]:
-        """The port nearest to each rank's GPU; ranks that share one have one name on their node."""
-        told = self._told(kept)
-        return tuple(
-            "" if rank is None else told.get(number, f"{UNNAMED}{number}")
-            for number, rank in enumerate(self._how.ranks)
-        )
-
-    def _told(self, kept: KeptLinks) -> dict[int, str]:
-        paths = self._how.paths
-        slow = {one.path for one in kept.slow(paths)}
-        own = [path - paths.group_count for path in slow if path >= paths.group_count]
-        smallest = sorted(slow, key=lambda path: len(paths.members.of_group(path)))
-        members = [paths.members.of_group(path)[:NODES_MAX].tolist() for path in smallest]
-        numbers = [*own, *(rank for of_path in members for rank in of_path)]
-        ranks = [rank for number in numbers if (rank := self._how.ranks[number]) is not None]
-        nodes = list(dict.fromkeys(rank.node_id for rank in ranks))[:NODES_MAX]
-        return ports.of_ranks(self._cluster_id, self._job_key, ranks, nodes) if ranks else {}
-
-    @cached_property
-    def _job_key(self) -> str:
-        return str(Job.objects.values_list("key", flat=True).get(pk=self._job_id))
-
-    def with_far_end(self, found: Finding) -> Finding:
-        """A port's finding with the switch and its port at the other end, where exactly one tells of it."""
-        hosts = {one.host for one in found.culprits}
-        host = hosts.pop() if len(hosts) == 1 else None
-        if found.link is None or host is None or found.verdict != "slow_nic":
-            return found
-        end = ports.far_end_of(ports.far_ends(self._cluster_id, host), found.link)
-        if end is None:
-            return found
-        line = f"at the far end of its cable: port {end.port} of switch {end.switch}"
-        return replace(found, switch=end.switch, why=(*found.why, line))
 
 
 def piece(found: Finding, kept: KeptLinks, how: Wiring) -> Piece:

@@ -6,7 +6,7 @@ import pytest
 
 from clusterwatch.analysis.slow import live_links
 from clusterwatch.analysis.slow.paging import CURRENT
-from clusterwatch.detect import link_look, replay, slow
+from clusterwatch.detect import link_look, link_names, replay, slow
 from clusterwatch.fleet.models import Node
 from clusterwatch.incidents.models import Evidence, Incident
 from clusterwatch.incidents.queries import lost_gpus
@@ -22,6 +22,7 @@ from tests.detect.transfers import Teller
 @pytest.fixture
 def teller(trainer: Trainer) -> Teller:
     """Twelve healthy steps whose transfers were told."""
+    link_names._names_of.clear()
     teller = Teller(trainer)
     teller.go(12)
     assert not Incident.objects.exists()
@@ -67,6 +68,28 @@ def test_the_port_has_the_name_its_agent_told_and_the_switch_port_behind_it(tell
     assert (told["link"], told["switch"]) == ("mlx5_1", "leaf-7")
     assert "at the far end of its cable: port Ethernet4/1 of switch leaf-7" in told["why"]
     assert "port mlx5_1 of rank 5 on host-2" in told["summary"]
+
+
+def test_leaves_of_rails_are_those_of_the_switches_that_see_the_ports(teller: Teller) -> None:
+    now_ns = teller.job.now_ns
+    rails = [
+        Device.objects.create(
+            cluster_id=teller.job.cluster.pk, kind="switch", name=f"rail-{number}", node_id=1, poller="ib",
+            state="ok", node_name="", t_ns=now_ns, epoch="e", sequence=1, data=b"", received_ns=now_ns,
+            period_s=60.0,
+        )
+        for number in range(2)
+    ]  # fmt: skip
+    for rank, process in teller.job.ranks.items():
+        DeviceNeighbour.objects.create(
+            device=rails[rank % 2], cluster_id=teller.job.cluster.pk, port=f"switchport/rail/{rank}",
+            peer=f"{process.row.host}.example", peer_host=process.row.host, peer_port=f"mlx5_{rank % 2}",
+        )  # fmt: skip
+        entity = f"job/{teller.job.job.key}/rank/{rank}"
+        tell(teller.job, rank // 2, "rank_map", -60.0, entity=entity, nic=f"mlx5_{rank % 2}")
+    ranks = slow._casts(teller.job.job)[0].ranks
+    found = link_names.names(teller.job.cluster.pk, teller.job.job.pk, "", ranks, ("",) * 8, now_ns)
+    assert found.leaf == ("rail-0", "rail-1") * 4 and found.nic == ("mlx5_0", "mlx5_1") * 4
 
 
 def test_leaf_and_nvlink_domain_of_a_rank_are_those_of_its_node(teller: Teller) -> None:
