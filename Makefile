@@ -58,10 +58,14 @@ test: lint ## every check and every test
 fast: dev ## the tests without servers, torch and browser (< 2 min)
 	$(PYTEST) -n $(JOBS) -q -m "not stack and not torch and not e2e and not browser and not wheel"
 
-long: torch ## everything, with kill rounds, soak and mutants of the wire
+long: torch ## everything, with kill rounds, soak, mutants of the wire and the matrix of faults
 	$(PYTEST) --long
 	$(BIN)/python -m tests.faults.fuzz_wire --minutes 10
 	$(BIN)/python -m tests.faults.soak --gpus 24576 --minutes 30
+	$(BIN)/clusterwatch bench detect --arrays --ranks 16 64 --seeds 20
+	$(BIN)/clusterwatch bench detect --arrays --ranks 512 --seeds 3
+	$(BIN)/clusterwatch bench detect --stalls --ranks 64 512 --seeds 20
+	$(BIN)/clusterwatch bench detect --hour --ranks 24576
 
 bench: setup ## NAME=..., figures as JSON
 	@$(BIN)/clusterwatch bench $(NAME) $(ARGS)
