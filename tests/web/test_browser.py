@@ -27,14 +27,9 @@ pytestmark = [pytest.mark.browser, pytest.mark.stack, pytest.mark.limit_s(240)]
 PHONE = {"width": 360, "height": 640}
 
 
-@pytest.fixture
-def seeded_site(
-    transactional_db: None, stack: Stack, valkey: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[str, Seeded]]:
-    """A seeded database and the site that serves it."""
-    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")  # the browser's driver runs a loop in this thread
-    people()
-    seeded = seed(simulated_nodes=16)
+@pytest.fixture(scope="module")
+def site(django_db_setup: None, stack: Stack) -> Iterator[str]:
+    """The site that serves whatever the database holds; one for all tests of this file."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -45,13 +40,20 @@ def seeded_site(
         "CLUSTERWATCH_URL": address,
     }
     command = [sys.executable, "-m", "uvicorn", "clusterwatch.project.asgi:application"]
-    site = subprocess.Popen([*command, "--port", str(port), "--log-level", "warning"], env=environment)
+    process = subprocess.Popen([*command, "--port", str(port), "--log-level", "warning"], env=environment)
     try:
         _until(lambda: _answers(f"{address}/healthz"), 60)
-        yield address, seeded
+        yield address
     finally:
-        site.terminate()
-        site.wait(15)
+        process.terminate()
+        process.wait(15)
+
+
+@pytest.fixture
+def seeded_site(transactional_db: None, valkey: redis.Redis, site: str) -> tuple[str, Seeded]:
+    """The site and what it has to show, made anew for each test."""
+    people()
+    return site, seed(simulated_nodes=16)
 
 
 def _answers(address: str) -> bool:
@@ -69,14 +71,24 @@ def _until(true: Callable[[], bool], seconds: float) -> None:
         time.sleep(0.2)
 
 
-@pytest.fixture
-def browser(chromium_path: str) -> Iterator[Any]:
+@pytest.fixture(scope="module")
+def chromium(chromium_path: str) -> Iterator[Any]:
+    """One Chromium for all tests of this file."""
     from playwright.sync_api import sync_playwright
 
-    with sync_playwright() as play:
+    with pytest.MonkeyPatch.context() as patch, sync_playwright() as play:
+        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")  # the browser's driver runs a loop in this thread
         made = play.chromium.launch(executable_path=chromium_path, args=FLAGS)
         yield made
         made.close()
+
+
+@pytest.fixture
+def browser(chromium: Any) -> Iterator[Any]:
+    """The same without any page, cookie or storage of the test before."""
+    yield chromium
+    for context in list(chromium.contexts):
+        context.close()
 
 
 def sign_in(context: Any, address: str, path: str = "/") -> Any:
