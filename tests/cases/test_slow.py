@@ -74,6 +74,11 @@ def test_healthy_jobs_blame_nobody(condition: Condition | None, seed: int) -> No
     assert (verdict["class"], verdict["culprit_ranks"]) == ("none", []), verdict["summary"]
 
 
+def test_few_gpus_that_differ_for_ever_are_nobodys_fault() -> None:
+    verdict = judged(StepJob(SHAPES[16], (), frozenset((Condition.SILICON,)), 17))
+    assert (verdict["class"], verdict["culprit_ranks"]) == ("none", []), verdict["summary"]
+
+
 @pytest.mark.parametrize("condition", [c for c in Condition if c is not Condition.SILENT_RANK], ids=label)
 @pytest.mark.parametrize("fault", [Fault(Kind.GPU, 1.15), Fault(Kind.NIC, 0.4)], ids=label)
 def test_a_fault_is_found_under_what_else_happens(fault: Fault, condition: Condition) -> None:

@@ -29,6 +29,9 @@ _FADES: Final = 0.1
 """weight of a new step in what is remembered of the steps before"""
 _CHANCE: Final = 0.01
 """that one rank of a healthy job stands out as far by silicon alone"""
+_FEW: Final = 3.0
+"""How much wider the bound is for few ranks, whose spread is known badly: with 2, one of 20 healthy jobs
+of 16 ranks with silicon that differs by 1.5 % had a slow GPU (docs/detect-matrix.md)."""
 _STEP_MOST: Final = 0.2
 """what one step may add to the running mean before it fades"""
 BASE_ROWS: Final = 20
@@ -134,7 +137,7 @@ class Watched:
         """What an excess is counted in: one step's noise, and how far apart the ranks stay."""
         ranks = max(1, len(lasting))
         apart = float(np.nan_to_num(quantiles.spread(lasting)))
-        factor = outlier_bound(ranks) * (1 + 2 / float(np.sqrt(ranks))) / RULE.allowed
+        factor = outlier_bound(ranks) * (1 + _FEW / float(np.sqrt(ranks))) / RULE.allowed
         return max(least, self.noise, factor * apart)
 
     def told(self, history: Floats, noise: Floats) -> SlowRanks:
