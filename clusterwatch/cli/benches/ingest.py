@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import django
 import msgspec
@@ -28,6 +28,9 @@ from clusterwatch.cli.benches import ingest_curve, ingest_records, options, scra
 from clusterwatch.cli.benches.cpu_time import cpu_s, memory_mb, tree_cpu_s
 from clusterwatch.cli.benches.ingest_records import PERIOD_S, Plan
 from clusterwatch.ops.errors import OpsError
+
+if TYPE_CHECKING:
+    from clusterwatch.cli.benches.ingest_state_age import StateAge
 
 SETTLE_S: Final = 12
 """Between the first frames and the measurement: pulse has read every job and its first percentiles."""
@@ -151,9 +154,10 @@ def _under_load(arguments: argparse.Namespace, postgres_pid: int) -> dict[str, A
             enrolled_cpu_s = cpu_s(gateway.process.pid) - begun["gateway"]
             announced = load.lines_until("announced")
             load.lines_until("running")
+            ages = _viewer()
             time.sleep(SETTLE_S)
             pids = cpu | {"load": load.process.pid, "valkey": _valkey_pid()}
-            shares = _watch(arguments.seconds, pids, postgres_pid)
+            shares = _watch(ages, arguments.seconds, pids, postgres_pid)
             added = _added_by_blocks(load, arguments, pids, postgres_pid)
             done = load.lines_until("done")
         if done["lost"] or done["rejects"]:
@@ -217,13 +221,19 @@ def _cpu_shares(seconds: int, pids: dict[str, int], postgres_pid: int) -> dict[s
     return {f"{name}_core_ratio": round((after[name] - before[name]) / took_s, 4) for name in before}
 
 
-def _watch(seconds: int, pids: dict[str, int], postgres_pid: int) -> dict[str, Any]:
-    """Shares of a core over some seconds, and the age of what a viewer sees meanwhile."""
+def _viewer() -> StateAge:
+    """Follows a job from now on: on a busy machine the first whole state may take seconds to come."""
     from clusterwatch.cli.benches.ingest_state_age import StateAge
     from clusterwatch.jobs.models import Job
 
     ages = StateAge(Job.objects.order_by("pk").values_list("pk", flat=True)[0])
     ages.start()
+    return ages
+
+
+def _watch(ages: StateAge, seconds: int, pids: dict[str, int], postgres_pid: int) -> dict[str, Any]:
+    """Shares of a core over some seconds, and the age of what a viewer sees meanwhile."""
+    ages.begin()
     shares = _cpu_shares(seconds, pids, postgres_pid)
     ages.stop()
     return {

@@ -24,9 +24,15 @@ class StateAge(threading.Thread):
         super().__init__(daemon=True)
         self._topic = f"job:{job_id}"
         self._stopping = threading.Event()
+        self._taking = threading.Lock()
         self._state: dict[str, Any] | None = None
         self.ages_ms: list[float] = []
         self.frames = 0
+
+    def begin(self) -> None:
+        """Forgets what was seen up to now; the state itself is known, so the next change counts."""
+        with self._taking:
+            self.ages_ms, self.frames = [], 0
 
     def stop(self) -> None:
         self._stopping.set()
@@ -57,10 +63,11 @@ class StateAge(threading.Thread):
             self._state = frames.apply_delta(self._state, delta)
         else:
             return
-        self.frames += 1
         behind = np.array([np.nan if n is None else n for n in self._state["steps_behind"]], float)
-        if self._state["step"] is not None:
-            self.ages_ms += (at_ms - (self._state["step"] - behind)).tolist()
+        with self._taking:
+            self.frames += 1
+            if self._state["step"] is not None:
+                self.ages_ms += (at_ms - (self._state["step"] - behind)).tolist()
 
     def percentile_s(self, percent: float) -> float | None:
         """Of the ages of ranks that ever reported."""
