@@ -153,7 +153,7 @@ def test_of_what_a_node_knows_the_newest_acknowledged_is_kept_and_a_repeat_chang
     again = commit.LaneBatch(origin, "bulk", [readings_of(number) for number in (1, 2)])
     assert commit.commit([again], series.PartitionCache()).stored_count == 0
     assert power_of(origin) == 3.0
-    assert select("SELECT count(*) FROM node_readings") == [1]
+    assert select("SELECT count(*) FROM node_readings WHERE node_id = %s", origin.node_id) == [1]
 
 
 def test_a_group_that_is_refused_still_keeps_what_a_node_knows(origin: Origin) -> None:
