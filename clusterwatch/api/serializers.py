@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from clusterwatch.api.known_bug_shapes import KnownBugsSerializer
+from clusterwatch.detect import known_bugs
 from clusterwatch.fleet.links import NOT_HEARD, NodeLink
 from clusterwatch.fleet.models import Cluster, Node
 from clusterwatch.incidents.models import Evidence, Incident, IncidentChange, Note
@@ -217,10 +221,15 @@ class IncidentDetailSerializer(IncidentSerializer):
     changes = ChangeSerializer(many=True, read_only=True)
     notes = NoteSerializer(many=True, read_only=True)
     evidence = EvidenceSerializer(many=True, read_only=True)
+    known_bugs = serializers.SerializerMethodField()
 
     class Meta(IncidentSerializer.Meta):
-        fields = [*IncidentSerializer.Meta.fields, "changes", "notes", "evidence"]
+        fields = [*IncidentSerializer.Meta.fields, "changes", "notes", "evidence", "known_bugs"]
         read_only_fields = fields
+
+    @extend_schema_field(KnownBugsSerializer)
+    def get_known_bugs(self, incident: Incident) -> dict[str, Any]:
+        return known_bugs.of_incident(incident, time.time_ns()).to_dict()
 
 
 class ResolveSerializer(serializers.Serializer[Any]):

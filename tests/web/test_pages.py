@@ -344,7 +344,7 @@ def test_pages_take_few_queries_whatever_their_length(seeded: Seeded, sign_in: S
     limits = {
         "/jobs": 10,
         "/incidents": 10,
-        f"/incidents/{seeded.incident.pk}": 14,
+        f"/incidents/{seeded.incident.pk}": 15,
         f"/jobs/{seeded.job.pk}": 18,
     }
     for path, limit in limits.items():

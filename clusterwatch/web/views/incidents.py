@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
 from clusterwatch.alerts import services as alerts
+from clusterwatch.detect import known_bugs
 from clusterwatch.incidents import acts, queries, recurrence
 from clusterwatch.incidents.models import LIVE_STATES, Incident
 from clusterwatch.incidents.standstills import STANDING
@@ -69,6 +71,7 @@ def detail(request: HttpRequest, incident_id: int) -> HttpResponse:
     context = {
         "here": "incidents", "page": page, "came_back": came_back, "told": alerts.of_incident(incident_id),
         "observed": page.incident.cluster.observe_only, "advice": _advice(page.incident),
+        "bugs": known_bugs.of_incident(page.incident, time.time_ns()),
     }  # fmt: skip
     return render(request, "web/incident.html", context)
 
