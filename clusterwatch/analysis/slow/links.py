@@ -28,6 +28,12 @@ SUDDEN: Final = alarm.Rule(allowed=0.2, most=MOST, opens=3.0)
 LASTING_ROWS: Final = 24
 LASTING_MIN: Final = 0.1
 """A weak fault is told by the median of this many steps."""
+BURST_ROWS: Final = 10
+"""Fewer bad steps in a row, and more good ones since, were congestion and not a part."""
+BURSTS_RATIO: Final = 0.15
+"""of all steps: a part that comes and goes is slow in more of them"""
+BAD_MIN: Final = 0.1
+"""of an excess; noise of a healthy path stays below"""
 PEERS_MIN: Final = 3
 _QUANTILE: Final = 0.3
 _BASE_STEPS: Final = 15
@@ -95,13 +101,24 @@ def slow_paths(table: StepTable) -> list[SlowPath]:
         first = int(sudden.onset[path]) if is_sudden else max(0, opened - LASTING_ROWS)
         series, gone = excess[:, path], lost[:, path]
         one = told(path, series, gone, began(series, first, opened), float(sudden.highest[path]))
-        found += [one] if one is not None else []
+        found += [one] if one is not None and not is_past_burst(series) else []
     return found
 
 
 def began(excess: Floats, first: int, opened: int) -> int:
     """Row at which a path's excess began. Args: rows where its sum began to grow, and where it opened."""
     return alarm.change_row(np.clip(excess[: max(0, opened) + 12], -MOST, 2 * MOST), first - 12, opened)
+
+
+def is_past_burst(excess: Floats) -> bool:
+    """Whether a path was slow in short bursts only, few of its steps, and has been fast for longer since."""
+    bad = excess[np.isfinite(excess)] > BAD_MIN
+    ends = np.flatnonzero(np.diff(np.concatenate(([False], bad, [False]))))
+    if len(ends) == 0:
+        return False
+    longest = int(np.max(ends[1::2] - ends[::2]))
+    since = len(bad) - int(ends[-1])
+    return longest < BURST_ROWS < since and bool(np.mean(bad) < BURSTS_RATIO)
 
 
 def told(path: int, excess: Floats, lost: Floats, onset: int, score: float) -> SlowPath | None:

@@ -59,6 +59,23 @@ def test_bursts_of_congestion_open_nothing() -> None:
     assert links.find(table) == []
 
 
+def burst(since: int, rows: int, steps: int = 100) -> StepTable:
+    """A data group and a pair of one rank, slow together for some steps."""
+    told = layout()
+    paths, names, noise = ports(told, steps)
+    noise[since : since + rows, [2, 4]] += 1.0
+    return bare(np.exp(residual(steps)), told, transfers=transfers(noise), paths=paths, path_names=names)
+
+
+def test_a_burst_that_is_long_over_is_nobodys_fault() -> None:
+    assert links.find(burst(60, 7)) == []
+
+
+@pytest.mark.parametrize(("since", "rows"), [(93, 7), (60, 15)])
+def test_a_slowness_that_lasts_or_has_just_come_is_told(since: int, rows: int) -> None:
+    assert named(burst(since, rows)) == [("nic:n2:g0",)]
+
+
 def test_where_there_are_no_others_a_path_is_weighed_against_its_start() -> None:
     told = layout()
     paths, names, noise = ports(told, 80)
